@@ -1,0 +1,37 @@
+"""Benchmarks: what a model is asked, and how its answers become numbers.
+
+    >>> benchmark = kvbench.benchmarks.load(cfg)      # cfg: a resolved conf/benchmark/*.yaml as a plain dict
+    >>> samples = benchmark.samples(limit=40)         # text exactly as lmms-eval prompts it, images lazily
+    >>> scores = benchmark.score({0: "Paris", 1: "42"}, limit=2)
+
+Nothing here imports torch or lmms-eval until a benchmark is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kvbench.benchmarks.base import Benchmark, Sample, Scores
+from kvbench.errors import UserError
+
+__all__ = ["Benchmark", "Sample", "Scores", "load"]
+
+
+def load(cfg: Mapping[str, Any]) -> Benchmark:
+    """The benchmark that a resolved ``conf/benchmark/*.yaml`` describes.
+
+    Raises UserError when its data are missing or its ``kind`` is unknown.
+    """
+    kind = cfg.get("kind")
+    if kind == "lmms_eval":
+        from kvbench.benchmarks.lmms import LmmsBenchmark
+
+        return LmmsBenchmark(cfg)
+    if kind == "documents":
+        from kvbench.benchmarks.documents import DocumentsBenchmark
+
+        return DocumentsBenchmark(cfg)
+    raise UserError(
+        f"benchmark {cfg.get('name')!r} has the unknown kind {kind!r}: set kind to lmms_eval or documents."
+    )

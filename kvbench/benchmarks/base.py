@@ -1,0 +1,183 @@
+"""The interface of a benchmark and the values that pass through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kvbench.errors import UserError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One question.
+
+    ``id`` is the data set's own identifier, ``index`` the position in the data set; together they are
+    the join key (lmms-eval's ``doc_hash`` is the same for every document and joins nothing).
+    ``images`` decodes the pictures when called, so a list of samples costs no memory.
+    """
+
+    id: str
+    index: int
+    text: str
+    images: Callable[[], list[Image.Image]] = field(compare=False, repr=False)
+
+
+@dataclass
+class Scores:
+    """The figures of one cell.
+
+    ``metrics`` holds the figure of the whole cell, ``per_sample`` the contributions by sample index,
+    whose mean is that figure. A metric without per-sample values cannot be resampled.
+    ``warnings`` says in full sentences what is missing and why.
+    """
+
+    n: int
+    metrics: dict[str, float] = field(default_factory=dict)
+    per_sample: dict[str, dict[int, float]] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON values; sample indices become strings, as JSON keys must be."""
+        return {
+            "n": self.n,
+            "metrics": dict(self.metrics),
+            "per_sample": {
+                metric: {str(index): value for index, value in values.items()}
+                for metric, values in self.per_sample.items()
+            },
+            "warnings": list(self.warnings),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Scores:
+        """The inverse of ``to_dict``."""
+        return cls(
+            n=int(data["n"]),
+            metrics=dict(data["metrics"]),
+            per_sample={
+                metric: {int(index): value for index, value in values.items()}
+                for metric, values in data["per_sample"].items()
+            },
+            warnings=list(data.get("warnings", [])),
+        )
+
+
+class Benchmark:
+    """Base class: the configuration, the limits and the metrics that need no task code.
+
+    Subclasses give ``size``, ``samples`` and ``task_scores``.
+    """
+
+    def __init__(self, cfg: Mapping[str, Any]) -> None:
+        self.cfg = dict(cfg)
+        self.name: str = cfg["name"]
+        self.title: str = cfg.get("title") or self.name
+        self.max_new_tokens: int = int(cfg["max_new_tokens"])
+        self.until: list[str] = list(cfg.get("until") or [])
+        self.metric: str = cfg["metric"]
+        self.scale: float = float(cfg.get("scale", 1.0))
+        self.metrics: list[str] = list(cfg.get("metrics") or [self.metric])
+        self.reference: str = cfg.get("reference", "none")
+
+    def size(self) -> int:
+        """Samples in the data set."""
+        raise NotImplementedError
+
+    def samples(self, limit: int | None = None) -> list[Sample]:
+        """The first ``limit`` samples in the data set's order; all of them for None."""
+        raise NotImplementedError
+
+    def task_scores(self, cells: Mapping[str, Mapping[int, str]], limit: int | None) -> dict[str, Scores]:
+        """Scores of several cells against the data set's own references."""
+        raise NotImplementedError
+
+    def count(self, limit: int | None) -> int:
+        """Samples that ``limit`` leaves. Raises UserError for a limit below 1."""
+        if limit is None:
+            return self.size()
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise UserError(f"limit={limit!r} leaves no sample of {self.name}: give a whole number of at least 1.")
+        return min(limit, self.size())
+
+    def score(
+        self,
+        answers: Mapping[int, str],
+        limit: int | None = None,
+        *,
+        reference: Mapping[int, str] | None = None,
+        tokens: Mapping[int, Sequence[int]] | None = None,
+        reference_tokens: Mapping[int, Sequence[int]] | None = None,
+    ) -> Scores:
+        """Scores of one cell; see ``score_cells``."""
+        return self.score_cells(
+            {"cell": answers},
+            limit,
+            reference=reference,
+            tokens={"cell": tokens} if tokens is not None else None,
+            reference_tokens=reference_tokens,
+        )["cell"]
+
+    def score_cells(
+        self,
+        cells: Mapping[str, Mapping[int, str]],
+        limit: int | None = None,
+        *,
+        reference: Mapping[int, str] | None = None,
+        tokens: Mapping[str, Mapping[int, Sequence[int]]] | None = None,
+        reference_tokens: Mapping[int, Sequence[int]] | None = None,
+    ) -> dict[str, Scores]:
+        """Scores of several cells of this benchmark at once (one Java start for all captions).
+
+        ``cells`` maps a cell's name to its answers by sample index, exactly as the model gave them.
+        ``reference`` is the same model's uncompressed answers; with it every cell gets
+        ``fidelity_rougeL`` and ``answer_agreement``, and with tokens ``first_divergence`` too.
+
+        Raises UserError when a cell's answers are not those of the first ``limit`` samples.
+        """
+        from kvbench.benchmarks.fidelity import fidelity
+
+        wanted = range(self.count(limit))
+        for name, answers in cells.items():
+            check_answers(answers, wanted, f"cell {name} of {self.name}")
+        if reference is not None:
+            check_answers(reference, wanted, f"the uncompressed answers of {self.name}")
+        scores = self.task_scores(cells, limit)
+        for name, answers in cells.items():
+            if reference is not None:
+                given = (tokens or {}).get(name)
+                values = fidelity(answers, reference, given, reference_tokens)
+                for metric, by_sample in values.items():
+                    scores[name].per_sample[metric] = by_sample
+                    scores[name].metrics[metric] = sum(by_sample.values()) / len(by_sample)
+            elif self.reference == "answers":
+                scores[name].warnings.append(
+                    f"{self.name} compares answers with the model's own uncompressed answers, which are missing:"
+                    f" run the same model and benchmark with method=fullkv into the same store, then score again."
+                )
+        return scores
+
+
+def check_answers(answers: Mapping[int, str], wanted: Sequence[int], what: str) -> None:
+    """Raise UserError, naming the samples, unless ``answers`` holds one text for each wanted index."""
+    missing = [index for index in wanted if index not in answers]
+    extra = sorted(set(answers) - set(wanted))
+    wrong = [index for index in wanted if index in answers and not isinstance(answers[index], str)]
+    if missing:
+        raise UserError(
+            f"{what} lacks the answers of samples {listed(missing)}: run it again to fill them, or lower limit=."
+        )
+    if extra:
+        raise UserError(f"{what} has answers of samples {listed(extra)} outside this limit: drop them first.")
+    if wrong:
+        raise UserError(f"{what} has no text for samples {listed(wrong)}: generate them again.")
+
+
+def listed(indices: Sequence[int], most: int = 10) -> str:
+    """``1, 2, 3 and 7 more``."""
+    head = ", ".join(str(index) for index in indices[:most])
+    return head if len(indices) <= most else f"{head} and {len(indices) - most} more"

@@ -1,0 +1,60 @@
+"""How near an answer is to the same model's uncompressed answer; needs no reference text and no task.
+
+ROUGE-L is the F-measure of the longest common subsequence, as in the papers on long answers (fidelity is
+"ROUGE-L against the uncompressed output"); computed with rouge-score, without stemming: a stemmer
+would forgive word forms that the uncompressed model did not write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+ROUGE = "fidelity_rougeL"
+AGREEMENT = "answer_agreement"
+DIVERGENCE = "first_divergence"
+
+
+@lru_cache(maxsize=1)
+def _scorer() -> Any:
+    from rouge_score.rouge_scorer import RougeScorer
+
+    return RougeScorer(["rougeL"], use_stemmer=False)
+
+
+def rouge_l(answer: str, reference: str) -> float:
+    """ROUGE-L F-measure in [0, 1]. Two equal texts are 1 even when they hold no word at all."""
+    if answer == reference:
+        return 1.0  # rouge-score gives 0 for two empty (or wordless) texts, yet nothing was lost
+    return float(_scorer().score(reference, answer)["rougeL"].fmeasure)
+
+
+def first_divergence(tokens: Sequence[int], reference: Sequence[int]) -> int:
+    """Generated tokens before the first that differs.
+
+    Equal answers count in full: their length is then a lower bound of the true step.
+    """
+    for step, (ours, theirs) in enumerate(zip(tokens, reference, strict=False)):
+        if ours != theirs:
+            return step
+    return min(len(tokens), len(reference))
+
+
+def fidelity(
+    answers: Mapping[int, str],
+    reference: Mapping[int, str],
+    tokens: Mapping[int, Sequence[int]] | None = None,
+    reference_tokens: Mapping[int, Sequence[int]] | None = None,
+) -> dict[str, dict[int, float]]:
+    """Per-sample values by metric: ROUGE-L, exact agreement of the texts and, given tokens, first divergence."""
+    indices = sorted(answers)
+    values = {
+        ROUGE: {index: rouge_l(answers[index], reference[index]) for index in indices},
+        AGREEMENT: {index: float(answers[index] == reference[index]) for index in indices},
+    }
+    if tokens is not None and reference_tokens is not None:
+        values[DIVERGENCE] = {
+            index: float(first_divergence(tokens[index], reference_tokens[index])) for index in indices
+        }
+    return values

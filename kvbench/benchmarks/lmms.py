@@ -1,0 +1,120 @@
+"""Any single-answer lmms-eval task as a benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property, partial
+from typing import Any
+
+from kvbench.benchmarks.base import Benchmark, Sample, Scores
+from kvbench.benchmarks.fidelity import AGREEMENT, DIVERGENCE, ROUGE
+from kvbench.benchmarks.loading import load_task
+from kvbench.errors import UserError
+
+# Columns that name a document, in order of preference.
+_ID_COLUMNS = ("questionId", "question_id", "image_id", "id", "docId", "image")
+
+
+class LmmsBenchmark(Benchmark):
+    """Prompts, pictures and metrics are lmms-eval's own; only the data and the limits come from the config."""
+
+    def __init__(self, cfg: Mapping[str, Any]) -> None:
+        super().__init__(cfg)
+        self.task: Any = load_task(cfg)
+        known = set(self.task.aggregation()) | {ROUGE, AGREEMENT, DIVERGENCE}
+        unknown = [metric for metric in {*self.metrics, self.metric} if metric not in known]
+        if unknown:
+            raise UserError(f"benchmark {self.name} has no metric {unknown[0]!r}: choose from {', '.join(sorted(known))}.")
+
+    @property
+    def caption_metrics(self) -> list[str]:
+        """Configured metrics that need Java: CIDEr, computed here for all cells at once."""
+        return [metric for metric in self.metrics if metric.endswith("_CIDEr")]
+
+    @property
+    def plain_metrics(self) -> list[str]:
+        """Configured metrics that lmms-eval computes."""
+        return [metric for metric in self.metrics if metric in self.task.aggregation() and metric not in self.caption_metrics]
+
+    @cached_property
+    def _texts(self) -> Any:
+        """Documents without their pictures: reading them decodes nothing."""
+        return self.task.eval_docs_no_media
+
+    def size(self) -> int:
+        return len(self._texts)
+
+    def samples(self, limit: int | None = None) -> list[Sample]:
+        docs = self.task.eval_docs
+        return [
+            Sample(
+                id=_identity(self._texts[index], index),
+                index=index,
+                text=self.task.doc_to_text(self._texts[index]),
+                images=partial(_images, self.task, docs, index),
+            )
+            for index in range(self.count(limit))
+        ]
+
+    def task_scores(self, cells: Mapping[str, Mapping[int, str]], limit: int | None) -> dict[str, Scores]:
+        from kvbench.benchmarks.replay import Replay, evaluate_task
+
+        n = self.count(limit)
+        scores, logged = {}, {}
+        for name, answers in cells.items():
+            figures, logged[name] = evaluate_task(self.task, Replay(answers), n, self.plain_metrics)
+            scores[name] = Scores(n=n, metrics={m: figures[m] for m in self.plain_metrics if m in figures})
+            for metric in scores[name].metrics:
+                values = {s["doc_id"]: float(s[metric]) for s in logged[name] if _is_number(s.get(metric))}
+                if values:
+                    scores[name].per_sample[metric] = values
+        for metric in self.caption_metrics:
+            self._add_cider(metric, scores, logged)
+        return scores
+
+    def _add_cider(self, metric: str, scores: dict[str, Scores], logged: Mapping[str, list[dict]]) -> None:
+        """CIDEr of every cell from what the task's own process_results hands to its aggregation."""
+        from kvbench.benchmarks.captions import cider
+
+        try:
+            first = next(iter(logged.values()))
+            values = cider(
+                [sample[metric]["answer"] for sample in first],
+                [[sample[metric]["pred"] for sample in samples] for samples in logged.values()],
+            )
+        except UserError as error:
+            for cell in scores.values():
+                cell.warnings.append(f"{metric} of {self.name} is missing: {error}")
+            return
+        import numpy as np
+
+        for (name, samples), per_image in zip(logged.items(), values, strict=True):
+            scores[name].metrics[metric] = float(np.mean(np.array(per_image)))
+            scores[name].per_sample[metric] = {
+                sample["doc_id"]: value for sample, value in zip(samples, per_image, strict=True)
+            }
+            if len(samples) == 1:
+                scores[name].warnings.append(
+                    f"{metric} of a single image is 0 whatever the caption, as every word is in every reference."
+                )
+
+    def own_figures(self, answers: Mapping[int, str], limit: int, metrics: list[str] | None = None) -> dict[str, float]:
+        """lmms-eval's figures through its own aggregation, captions included (Java starts twice per metric)."""
+        from kvbench.benchmarks.replay import Replay, evaluate_task
+
+        return evaluate_task(self.task, Replay(answers), limit, metrics or self.metrics)[0]
+
+
+def _images(task: Any, docs: Any, index: int) -> list[Any]:
+    return list(task.doc_to_visual(docs[index]) or [])
+
+
+def _identity(doc: Mapping[str, Any], index: int) -> str:
+    for column in _ID_COLUMNS:
+        if isinstance(doc.get(column), (str, int)):
+            return str(doc[column])
+    return str(index)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

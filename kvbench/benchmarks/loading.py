@@ -1,0 +1,192 @@
+"""From a benchmark's config to an lmms-eval task over local data, with nothing written where the user works."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import logging
+import os
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from kvbench.errors import UserError
+from kvbench.paths import cache_dir
+
+OWN_TASKS = Path(__file__).parent / "tasks"
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence lmms-eval's log lines and progress bars; errors still raise. Restores what it touched."""
+    from loguru import logger
+
+    level = logging.root.manager.disable
+    logger.disable("lmms_eval")
+    logging.disable(logging.WARNING)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logging.disable(level)
+        logger.enable("lmms_eval")
+
+
+@contextlib.contextmanager
+def without_capture() -> Iterator[None]:
+    """Let ``import capture_metric`` succeed for the length of the block when the package is not installed.
+
+    lmms-eval's detailcaps imports it before it defines its prompt. The stand-in refuses to score.
+    """
+    if importlib.util.find_spec("capture_metric") is not None:
+        yield
+        return
+
+    class CAPTURE:
+        def compute_score(self, *_: Any) -> Any:
+            raise UserError("the CAPTURE metric needs the capture_metric package and a GPU: leave it out of metrics.")
+
+    package = types.ModuleType("capture_metric")
+    module = types.ModuleType("capture_metric.capture")
+    module.CAPTURE = CAPTURE  # type: ignore[attr-defined]
+    stand_ins = {"capture_metric": package, "capture_metric.capture": module}
+    sys.modules.update(stand_ins)
+    try:
+        yield
+    finally:
+        for name in stand_ins:
+            sys.modules.pop(name, None)
+
+
+def task_config(cfg: Mapping[str, Any]) -> dict[str, Any]:
+    """lmms-eval's configuration of the task: the original's, our few changes over it, our token limits."""
+    import lmms_eval.tasks
+    import yaml
+    from lmms_eval.utils import load_yaml_config
+
+    originals = Path(lmms_eval.tasks.__file__).parent
+    own_file = OWN_TASKS / f"{cfg['task']}.yaml"
+    if own_file.exists():
+        own = yaml.safe_load(own_file.read_text(encoding="utf-8"))
+        original = originals / own.pop("include")
+    else:
+        own = {}
+        found = sorted(originals.glob(f"*/{cfg['task']}.yaml"))
+        if not found:
+            raise UserError(f"lmms-eval has no task {cfg['task']!r}: correct `task` of benchmark {cfg['name']}.")
+        original = found[0]
+    with without_capture():
+        config = {**load_yaml_config(str(original), mode="full"), **own}
+    config.pop("group", None)
+    # An explicit policy: an absent `until` would let lmms-eval add "\n\n", which cuts long descriptions short.
+    config["generation_kwargs"] = {
+        "max_new_tokens": int(cfg["max_new_tokens"]),
+        "until": list(cfg.get("until") or []),
+        "do_sample": False,
+    }
+    return config
+
+
+def split_of(config: Mapping[str, Any]) -> str:
+    """The split that lmms-eval evaluates."""
+    return config.get("test_split") or config["validation_split"]
+
+
+def parquet_files(folder: Path, split: str) -> list[str]:
+    """Absolute paths of the split's parquet files under ``folder`` (all of them if none names the split)."""
+    files = sorted(str(file.resolve()) for file in folder.rglob("*.parquet"))
+    named = [file for file in files if Path(file).name.startswith(split)]
+    return named or files
+
+
+def local_files(cfg: Mapping[str, Any], split: str) -> list[str] | None:
+    """Parquet files of the benchmark on this machine; None when its data are a hub id.
+
+    ``data: sets`` names the generated sets, an existing folder stands for itself.
+    """
+    data = str(cfg.get("data") or "sets")
+    if data == "sets":
+        folder = sets_folder(str(cfg["task"]))
+        files = parquet_files(folder, split) if folder else []
+        if not files:
+            raise UserError(
+                f"the generated data set of {cfg['name']} is missing from {cache_dir()}: run `make setup`"
+                f" (or `python -m kvbench.embedded.sets`) once."
+            )
+        return files
+    if data.startswith(("/", ".", "~")) or os.path.isdir(data):
+        files = parquet_files(Path(data).expanduser(), split)
+        if not files:
+            raise UserError(f"benchmark {cfg['name']} finds no parquet file in data={data}: name the folder of them.")
+        return files
+    return None
+
+
+def sets_folder(name: str) -> Path | None:
+    """Folder of a generated set, or None: the current version's, as kvbench.embedded.sets names it."""
+    try:
+        from kvbench.embedded import sets
+    except ImportError:
+        sets = None
+    folder = getattr(sets, "folder", None)
+    if callable(folder):
+        try:
+            root = Path(folder())
+        except UserError:
+            return None
+        return root / name if (root / name).is_dir() else None
+    found = sorted(cache_dir().glob(f"sets-*/{name}"))
+    return found[-1] if found else None
+
+
+def require_hub_data(cfg: Mapping[str, Any], split: str) -> None:
+    """Raise UserError in one sentence when a hub data set is neither cached nor reachable.
+
+    lmms-eval would retry for a minute and end in a long traceback.
+    """
+    data = str(cfg["data"])
+    from huggingface_hub import HfApi, constants
+
+    cached = Path(constants.HF_HUB_CACHE) / f"datasets--{data.replace('/', '--')}"
+    if cached.is_dir():
+        return
+    reachable = False
+    if not constants.HF_HUB_OFFLINE:
+        try:
+            HfApi().dataset_info(data, timeout=5)
+            reachable = True
+        except Exception:  # any failure means the same to the user: no data
+            reachable = False
+    if not reachable:
+        raise UserError(
+            f"benchmark {cfg['name']} needs the data set {data} ({split} split), which is not on this machine and"
+            f" cannot be fetched: run `hf download --repo-type dataset {data}` where there is a network, or pass"
+            f" benchmark.data=FOLDER with its parquet files."
+        )
+
+
+def load_task(cfg: Mapping[str, Any]) -> Any:
+    """The lmms-eval task object (``ConfigurableTask``) of a benchmark.
+
+    Raises UserError when the data are missing.
+    """
+    with quiet():
+        from lmms_eval.api.task import ConfigurableTask
+
+        config = task_config(cfg)
+    split = split_of(config)
+    files = local_files(cfg, split)
+    if files is not None:
+        config["dataset_path"] = "parquet"
+        config["dataset_name"] = None
+        config["dataset_kwargs"] = {"data_files": {split: files}, "cache_dir": str(cache_dir() / "datasets")}
+    else:
+        require_hub_data(cfg, split)
+        config["dataset_path"] = str(cfg["data"])
+    with quiet():
+        # What TaskManager does for one task, without its index of all tasks (seconds to build). No model name:
+        # the default prompts, the same for every model.
+        return ConfigurableTask(config={**config, "task": cfg["task"]})
