@@ -1,0 +1,20 @@
+"""KV-cache eviction methods: capacity x score x window. Importing this package does not import torch."""
+
+from __future__ import annotations
+
+from kvbench.methods.base import Capacity, Score, WindowScore
+from kvbench.methods.method import FULL, Method, build, canonical, check_budget, method_names, parse
+from kvbench.methods.registry import Option, capacity, load_plugin, lookup, names, option, options, score
+
+__all__ = [
+    "FULL", "Capacity", "Method", "Option", "Score", "WindowScore", "build", "canonical", "capacity", "check_budget",
+    "load_plugin", "lookup", "method_names", "names", "option", "options", "parse", "score", "select",
+]  # fmt: skip
+
+
+def __getattr__(name: str):
+    if name == "select":  # needs torch: loaded on first use
+        from kvbench.methods.select import select
+
+        return select
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,52 @@
+"""The two small interfaces that a method author implements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from kvbench.methods.registry import option
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from kvbench.methods.observation import View
+
+
+@dataclass(frozen=True)
+class Score:
+    """Which candidates matter: the highest scores of each head are kept."""
+
+    name: ClassVar[str]
+    line: ClassVar[str]
+    source: ClassVar[str]
+    default_window: ClassVar[int] = 32
+    uses_capacity: ClassVar[bool] = False  # True: the scores depend on how many entries a head may select
+    extras: ClassVar[frozenset[str]] = frozenset()  # what prefill must capture besides keys, values, queries
+
+    def __call__(self, view: View, selected: Tensor) -> Tensor:
+        """[L, H, M] scores. `selected`: [L, H] entries that each head selects besides the window."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class WindowScore(Score):
+    """A score built on window attention, with the options for reducing and pooling it."""
+
+    reduce: str = option("mean", "reduce the query heads of a KV head by mean or max", choices=("mean", "max"))
+    pool: str = option("avg", "pooling along positions", choices=("avg", "max", "none"))
+    kernel: int = option(5, "pooling kernel", minimum=1, maximum=63, odd=True)
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """How many candidates each layer and KV head selects."""
+
+    name: ClassVar[str]
+    line: ClassVar[str]
+    source: ClassVar[str]
+    extras: ClassVar[frozenset[str]] = frozenset()
+
+    def __call__(self, view: View, selected: int) -> Tensor:
+        """[L, H] int64 in [0, M]. `selected`: B, the budget per head without the window."""
+        raise NotImplementedError

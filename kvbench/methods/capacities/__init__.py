@@ -1,0 +1,1 @@
+"""Capacities: how many entries each layer and KV head selects."""

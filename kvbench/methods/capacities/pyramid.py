@@ -1,0 +1,45 @@
+"""Pyramid capacity (PyramidKV): early layers select more, late layers fewer.
+
+The published schedule rounds its step down, so it overspends (28 layers, B = 32: mean 36 instead of 32);
+`exact_total` spends exactly L * B by rounding the cumulative schedule instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvbench.methods.base import Capacity
+from kvbench.methods.registry import capacity, option
+
+
+def schedule(selected: int, layers: int, candidates: int, beta: int, exact_total: bool) -> list[int]:
+    """Entries selected per layer, first layer first."""
+    low = selected // beta
+    high = 2 * selected - low
+    if high >= candidates:
+        high, low = candidates, 2 * selected - candidates
+    if layers == 1:
+        return [selected]
+    if not exact_total:
+        step = (high - low) // (layers - 1)
+        return [high - layer * step for layer in range(layers)]
+    # The first k layers of the linear schedule hold k * high - slope * k (k - 1) / 2 entries; round half up.
+    totals = [
+        (2 * k * high * (layers - 1) - (high - low) * k * (k - 1) + (layers - 1)) // (2 * (layers - 1))
+        for k in range(layers + 1)
+    ]
+    return [min(after - before, candidates) for before, after in zip(totals, totals[1:], strict=False)]
+
+
+@capacity("pyramid", line="linear decay over layers", source="PyramidKV (arXiv:2406.02069)")
+@dataclass(frozen=True)
+class Pyramid(Capacity):
+    beta: int = option(20, "the last layer selects B // beta", minimum=1, maximum=1_000_000)
+    exact_total: bool = option(False, "spend exactly L * B instead of the published, rounded-down schedule")
+
+    def __call__(self, view, selected):
+        import torch
+
+        layers, heads, _ = view.observation.shape
+        per_layer = schedule(selected, layers, view.candidates, self.beta, self.exact_total)
+        return torch.tensor(per_layer, dtype=torch.int64).unsqueeze(1).expand(layers, heads).contiguous()

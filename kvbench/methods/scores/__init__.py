@@ -1,0 +1,1 @@
+"""Scores: which candidates of a head matter most."""

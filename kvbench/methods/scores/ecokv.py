@@ -1,0 +1,72 @@
+"""ECOKV: Euclidean and cosine diversity together, weighted by a redundancy estimate from both (ECOKV section 5).
+
+Decisions where the paper is open: the cosine term takes the sign of appendix A.1 (the printed algorithm would reward
+redundancy; `printed_sign` runs it); MAD scaling is sigmoid((d - median) / (MAD * mad_temperature)); with
+redundancy=std, equation 8 as printed replaces r_E.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kvbench.methods.base import WindowScore
+from kvbench.methods.registry import option, score
+
+
+@score("ecokv", line="importance mixed with Euclidean and cosine diversity", source="ECOKV (arXiv:2609.06663)")
+@dataclass(frozen=True)
+class EcoKV(WindowScore):
+    default_window: ClassVar[int] = 4
+
+    alpha: float = option(0.8, "Euclidean share of the diversity score (eq. 3)", minimum=0, maximum=1)
+    beta: float = option(0.6, "Euclidean share of the redundancy (eq. 6)", minimum=0, maximum=1)
+    tau: float | None = option(None, "temperature of the redundancy (eq. 5); default sqrt(head_dim)", minimum=1e-9)
+    centroid: str = option("all", "mean key over all N or without the window (table 11)", choices=("all", "nonwindow"))
+    normalise: str = option(
+        "minmax", "scaling of distances (table 4)", choices=("minmax", "winsor1", "winsor5", "mad")
+    )
+    mad_temperature: float = option(1.0, "temperature of MAD scaling", minimum=1e-9)
+    redundancy: str = option(
+        "euclidean", "redundancy from mean distance or standard deviation (table 12)", choices=("euclidean", "std")
+    )
+    printed_sign: bool = option(False, "cosine term with the sign printed in algorithm 1")
+    epsilon: float = option(1e-8, "stabiliser of the min-max scaling (eq. 2)", minimum=0)
+
+    def __call__(self, view, selected):
+        from kvbench.methods.observation import min_max, scaled_to
+
+        distance = view.centroid_distances(self.centroid)
+        euclidean = self._normalised(distance)
+        cosine = (view.cosines + 1) / 2 if self.printed_sign else (1 - view.cosines) / 2
+        diversity = self.alpha * euclidean + (1 - self.alpha) * cosine
+        diversity = scaled_to(min_max(diversity), view.importance)
+        weight = self.beta * self._spread(distance, view) + (1 - self.beta) * view.redundancy
+        weight = weight.clamp(0, 1).unsqueeze(-1)
+        return weight * diversity + (1 - weight) * view.importance
+
+    def _normalised(self, distance):
+        """[L, H, M] distances on [0, 1] (eq. 2; table 4)."""
+        import torch
+
+        from kvbench.methods.observation import min_max
+
+        if self.normalise == "mad":
+            median = distance.quantile(0.5, dim=-1, keepdim=True)
+            mad = (distance - median).abs().quantile(0.5, dim=-1, keepdim=True)
+            return torch.sigmoid((distance - median) / ((mad + self.epsilon) * self.mad_temperature))
+        if self.normalise.startswith("winsor"):
+            share = int(self.normalise.removeprefix("winsor")) / 100
+            low = distance.quantile(share, dim=-1, keepdim=True)
+            high = distance.quantile(1 - share, dim=-1, keepdim=True)
+            distance = distance.clamp(low, high)
+        return min_max(distance, self.epsilon)
+
+    def _spread(self, distance, view):
+        """[L, H] magnitude-aware redundancy: high where keys lie close to their centroid (eq. 5, eq. 8)."""
+        import torch
+
+        tau = self.tau or view.keys.shape[-1] ** 0.5
+        if self.redundancy == "std":
+            return 1 - torch.sigmoid(distance.square().mean(-1).sqrt() / tau)
+        return 2 - 2 * torch.sigmoid(distance.mean(-1) / tau)
