@@ -1,1 +1,12 @@
-"""kvbench."""
+"""kvbench: a benchmark harness for KV-cache compression of multimodal language models."""
+
+__version__ = "0.1.0"
+__all__ = ["select"]
+
+
+def __getattr__(name: str):
+    if name == "select":  # needs torch: loaded on first use
+        from kvbench.methods.select import select
+
+        return select
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from kvbench.methods.base import Capacity, Score, WindowScore
 from kvbench.methods.method import FULL, Method, build, canonical, check_budget, method_names, parse
-from kvbench.methods.registry import Option, capacity, load_plugin, lookup, names, option, options, score
+from kvbench.methods.registry import (
+    Option,
+    capacity,
+    describe,
+    load_plugin,
+    lookup,
+    names,
+    option,
+    options,
+    score,
+)
 
 __all__ = [
-    "FULL", "Capacity", "Method", "Option", "Score", "WindowScore", "build", "canonical", "capacity", "check_budget",
+    "FULL", "Capacity", "Method", "Option", "Score", "WindowScore", "build", "canonical", "capacity", "check_budget", "describe",
     "load_plugin", "lookup", "method_names", "names", "option", "options", "parse", "score", "select",
 ]  # fmt: skip
 

@@ -49,7 +49,7 @@ class Observation:
         causal = torch.ones(window, window, dtype=torch.bool, device=self.keys.device).triu(1)
         means = torch.empty(layers, query_heads, length - window, device=self.keys.device)
         for layer in range(layers):  # one layer at a time bounds the [queries, N] logits of long prompts
-            query = self.window_queries[layer, :, -window:].float().view(heads, -1, dim)
+            query = self.window_queries[layer, :, -window:].float().reshape(heads, -1, dim)
             logits = query @ self.keys[layer].float().transpose(1, 2) * dim**-0.5
             logits = logits.view(query_heads, window, length)
             logits[:, :, length - window :].masked_fill_(causal, float("-inf"))

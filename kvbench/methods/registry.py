@@ -170,3 +170,9 @@ def _check(kind: str, name: str, field: dataclasses.Field, value: Any) -> Any:
         if meta.get("odd") and value % 2 == 0:
             raise UserError(f"{where} must be odd, not {value!r}.")
     return value
+
+
+def describe(kind: str, name: str) -> tuple[str, str]:
+    """(one line, source) of a score or capacity."""
+    cls = lookup(kind, name)
+    return cls.line, cls.source

@@ -1,0 +1,176 @@
+"""The compact cache: what each branch, layer and KV head really kept, and the tokens generated since.
+
+A row is one (branch, KV head). Rows of a layer that hold about equally many prompt entries lie together in a bucket,
+padded to its longest row: [prompt entries | padding | generated]. So a branch with the full cache does not pad the
+compressed ones, and storage stays close to what was promised. The G query heads of a row attend as its G queries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kvbench.engine.prefill import Prefill
+
+PAD_SHARE = 0.75  # a bucket takes rows of at least this share of its longest row ...
+PAD_ENTRIES = 16  # ... or at most this many entries shorter: small differences are cheaper padded than split
+TAIL_CHUNK = 64  # generated entries are allocated in steps of this many
+
+
+@dataclass
+class Bucket:
+    """R rows of one layer with S prompt slots each and room for generated tokens behind them."""
+
+    rows: Tensor | None  # int64 [R] row numbers, ascending; None: all rows of the layer, in order
+    keys: Tensor  # [R, S + room, d]
+    values: Tensor  # [R, S + room, d]
+    lengths: Tensor  # int64 [R] prompt entries of each row
+    slots: int  # S
+    mask: Tensor | None  # [R, 1, 1, S + room] additive; None when no row is padded
+
+    @property
+    def room(self) -> int:
+        """Generated tokens that fit."""
+        return self.keys.shape[1] - self.slots
+
+    def grow(self, extra: int) -> None:
+        """Make room for `extra` more generated tokens."""
+        self.keys = F.pad(self.keys, (0, 0, 0, extra))
+        self.values = F.pad(self.values, (0, 0, 0, extra))
+        if self.mask is not None:
+            self.mask = F.pad(self.mask, (0, extra))
+
+
+class CompactCache:
+    """The attention state of a decode: all branches of one sample, advancing together."""
+
+    def __init__(self, prefill: Prefill, kept: list[list[list[Tensor]] | None], room: int = TAIL_CHUNK):
+        """kept: per branch the ascending positions per layer and KV head; None keeps the whole prompt."""
+        self.layers, self.heads, self.prompt_length, _ = prefill.key_stack.shape
+        self.branches = len(kept)
+        self.tail = 0  # generated tokens that every branch holds
+        room = max(1, min(room, TAIL_CHUNK))
+        whole = torch.arange(self.prompt_length)
+        self._buckets = []
+        for layer in range(self.layers):
+            rows = [whole if b is None else b[layer][h] for b in kept for h in range(self.heads)]
+            self._buckets.append(
+                _build_layer(prefill.key_stack[layer], prefill.value_stack[layer], rows, self.heads, room)
+            )
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        """Store the new token of every branch and attend: query [B, H*G, 1, d], key [B, H, 1, d] -> [B, 1, H*G, d]."""
+        batch, query_heads, _, dim = query.shape
+        count = batch * self.heads
+        query = query.reshape(count, 1, query_heads // self.heads, dim)
+        key, value = key.reshape(count, dim), value.reshape(count, dim)
+        buckets = self._buckets[layer]
+        if len(buckets) == 1:
+            out = self._attend_bucket(buckets[0], query, key, value, scaling)
+        else:
+            out = torch.empty_like(query)
+            for bucket in buckets:
+                rows = bucket.rows
+                out[rows] = self._attend_bucket(bucket, query[rows], key[rows], value[rows], scaling)
+        return out.view(batch, 1, query_heads, dim)
+
+    def _attend_bucket(self, bucket: Bucket, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        at = bucket.slots + self.tail
+        if at >= bucket.keys.shape[1]:
+            bucket.grow(TAIL_CHUNK)
+        bucket.keys[:, at], bucket.values[:, at] = key, value
+        mask = None if bucket.mask is None else bucket.mask[..., : at + 1]
+        keys, values = bucket.keys[:, None, : at + 1], bucket.values[:, None, : at + 1]
+        return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scaling)
+
+    def advance(self) -> None:
+        """One token has been stored in every layer."""
+        self.tail += 1
+
+    def retain(self, branches: list[int]) -> None:
+        """Drop all branches but these (current numbers, ascending); they are renumbered 0, 1, ..."""
+        keep = torch.zeros(self.branches, dtype=torch.bool)
+        keep[branches] = True
+        keep = keep.repeat_interleave(self.heads)
+        renumber = keep.cumsum(0) - 1
+        for layer, buckets in enumerate(self._buckets):
+            self._buckets[layer] = [b for bucket in buckets if (b := _retain(bucket, keep, renumber)) is not None]
+        self.branches = len(branches)
+
+    def contents(self, branch: int, layer: int, head: int) -> tuple[Tensor, Tensor]:
+        """([entries, d], [entries, d]): the keys and values that a branch holds, prompt entries then generated ones."""
+        row = branch * self.heads + head
+        for bucket in self._buckets[layer]:
+            index = row if bucket.rows is None else (bucket.rows == row).nonzero().flatten()
+            if bucket.rows is not None and not len(index):
+                continue
+            index = int(index)
+            n, s = int(bucket.lengths[index]), bucket.slots
+            return tuple(torch.cat([t[index, :n], t[index, s : s + self.tail]]) for t in (bucket.keys, bucket.values))
+        raise IndexError(f"no branch {branch}")
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held, padding and unused room included."""
+        return sum(2 * b.keys.nbytes for layer in self._buckets for b in layer)
+
+
+def plan_buckets(lengths: Tensor) -> list[Tensor]:
+    """Group rows by length: each group's shortest row is not much shorter than its longest. Ascending rows each."""
+    order = lengths.argsort(descending=True, stable=True)
+    groups, start, ranked = [], 0, lengths[order].tolist()
+    for i, length in enumerate(ranked):
+        if length < min(PAD_SHARE * ranked[start], ranked[start] - PAD_ENTRIES):
+            groups.append(order[start:i])
+            start = i
+    groups.append(order[start:])
+    return [group.sort().values for group in groups]
+
+
+def _build_layer(keys: Tensor, values: Tensor, rows: list[Tensor], heads: int, room: int) -> list[Bucket]:
+    """Gather the kept entries of one layer from its full cache [H, N, d]."""
+    _, length, dim = keys.shape
+    lengths = torch.tensor([len(row) for row in rows])
+    groups = plan_buckets(lengths)
+    flat_keys, flat_values = keys.reshape(-1, dim), values.reshape(-1, dim)
+    buckets = []
+    for group in groups:
+        sizes = lengths[group]
+        slots = int(sizes.max())
+        filled = torch.arange(slots) < sizes.unsqueeze(1)  # [R, S]
+        source = ((group % heads) * length).unsqueeze(1).repeat(1, slots)
+        source[filled] += torch.cat([rows[row] for row in group.tolist()]).cpu()
+        source = source.flatten().to(keys.device)
+        stored = []
+        for flat in (flat_keys, flat_values):
+            buffer = flat.new_zeros(len(group), slots + room, dim)
+            buffer[:, :slots] = flat[source].view(len(group), slots, dim)
+            stored.append(buffer)
+        mask = None
+        if not bool(filled.all()):
+            mask = torch.zeros(len(group), 1, 1, slots + room, dtype=keys.dtype)
+            mask[:, 0, 0, :slots].masked_fill_(~filled, float("-inf"))
+            mask = mask.to(keys.device)
+        whole = len(groups) == 1
+        buckets.append(Bucket(None if whole else group.to(keys.device), *stored, sizes, slots, mask))
+    return buckets
+
+
+def _retain(bucket: Bucket, keep: Tensor, renumber: Tensor) -> Bucket | None:
+    """The bucket without the rows of dropped branches; None when nothing is left."""
+    device = bucket.keys.device
+    rows = torch.arange(len(bucket.lengths)) if bucket.rows is None else bucket.rows.cpu()
+    stay = keep[rows]
+    if not bool(stay.any()):
+        return None
+    new_rows = None if bucket.rows is None else renumber[rows[stay]].to(device)
+    if bool(stay.all()):
+        bucket.rows = new_rows
+        return bucket
+    index = stay.nonzero().flatten()
+    at = index.to(device)
+    mask = None if bucket.mask is None else bucket.mask[at]
+    return Bucket(new_rows, bucket.keys[at], bucket.values[at], bucket.lengths[index], bucket.slots, mask)

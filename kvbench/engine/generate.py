@@ -1,0 +1,112 @@
+"""One sample through all methods: prefill once, select, decode together, cut at stop strings."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import torch
+
+from kvbench.engine.decode import decode
+from kvbench.engine.prefill import Prefill, prefill
+from kvbench.errors import UserError
+from kvbench.methods.method import Method
+from kvbench.methods.observation import Observation
+from kvbench.methods.select import kept_mask, to_sets
+
+
+@dataclass
+class Answer:
+    """One branch's answer. `kept` holds the realised prompt entries per layer and KV head."""
+
+    tokens: list[int]  # as generated, a stop token included
+    text: str  # decoded without special tokens, cut at the first stop string, never stripped
+    stopped: str  # "eos", "length" or "until"
+    prompt_length: int
+    kept: list[list[int]] = field(repr=False)
+
+
+@torch.inference_mode()
+def generate(
+    adapter,
+    inputs,
+    methods: list[Method],
+    *,
+    max_new_tokens: int,
+    until: list[str] | None = None,
+    seconds: dict[str, float] | None = None,
+) -> list[Answer]:
+    """The answer of every method to one prompt (`inputs` of `adapter.prepare`), in the order of `methods`.
+
+    until: strings that end an answer at their first occurrence. seconds: filled with the time of "prefill", "select"
+    and "decode". Raises UserError when prompt and answer exceed the model's context.
+    """
+    until = [s for s in until or [] if s]
+    if inputs.length + max_new_tokens > adapter.max_length:
+        raise UserError(
+            f"a prompt of {inputs.length} tokens and {max_new_tokens} new ones exceed the {adapter.max_length} that "
+            f"{adapter.name} can hold: shorten the prompt or lower max_new_tokens."
+        )
+    clock = _Clock(adapter.model.device)
+    extras = frozenset().union(*(m.extras for m in methods)) & {"attention_sums"}
+    window = max((m.window for m in methods), default=1)
+    prompt = prefill(adapter, inputs, window=window, extras=extras)
+    clock.lap("prefill")
+    observation = observe(prompt, head_scores=adapter.head_scores)
+    masks = [kept_mask(method, observation) for method in methods]
+    kept = [None if method.full else to_sets(mask) for method, mask in zip(methods, masks, strict=True)]
+    counts = [mask.sum(-1).tolist() for mask in masks]
+    del observation
+    clock.lap("select")
+
+    def finished(tokens: list[int]) -> bool:
+        text = adapter.text(tokens)
+        return any(stop in text for stop in until)
+
+    tokens = decode(
+        adapter,
+        prompt,
+        kept,
+        max_new_tokens=max_new_tokens,
+        stop_ids=adapter.stop_ids,
+        finished=finished if until else None,
+    )
+    clock.lap("decode")
+    if seconds is not None:
+        seconds.update(clock.laps)
+    return [_answer(adapter, t, until, inputs.length, c) for t, c in zip(tokens, counts, strict=True)]
+
+
+def observe(prompt: Prefill, head_scores=None) -> Observation:
+    """What the methods see of a prefill."""
+    return Observation(
+        keys=prompt.key_stack,
+        values=prompt.value_stack,
+        window_queries=prompt.window_queries,
+        visual_mask=prompt.visual_mask,
+        attention_sums=prompt.attention_sums,
+        head_scores=head_scores,
+    )
+
+
+def _answer(adapter, tokens: list[int], until: list[str], length: int, kept: list[list[int]]) -> Answer:
+    text = adapter.text(tokens)
+    cut = min((at for stop in until if (at := text.find(stop)) >= 0), default=None)
+    if cut is not None:
+        return Answer(tokens, text[:cut], "until", length, kept)
+    ended = bool(tokens) and tokens[-1] in adapter.stop_ids
+    return Answer(tokens, text, "eos" if ended else "length", length, kept)
+
+
+class _Clock:
+    """Seconds between laps; waits for the device first, so that queued work counts where it belongs."""
+
+    def __init__(self, device):
+        self.device, self.laps, self.last = device, {}, time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        now = time.perf_counter()
+        self.laps[name] = now - self.last
+        self.last = now

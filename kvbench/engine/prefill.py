@@ -1,0 +1,121 @@
+"""Prefill: one exact forward pass over the prompt, and what it leaves behind for the methods."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kvbench.errors import UserError
+
+EXTRAS = frozenset({"attention_sums"})
+
+
+@dataclass
+class Prefill:
+    """Everything later stages need of a prompt. L layers, H KV heads, G query heads per KV head, N tokens."""
+
+    key_stack: Tensor  # [L, H, N, d] post-RoPE
+    value_stack: Tensor  # [L, H, N, d]
+    window_queries: Tensor  # [L, H*G, w, d] post-RoPE, the last w = min(window, N) positions
+    logits: Tensor  # [vocab] fp32, at the last position
+    length: int  # N
+    next_position: int  # logical position of the first generated token
+    visual_mask: Tensor  # bool [N]
+    attention_sums: Tensor | None = None  # [L, H*G, N] column sums of the causal attention
+
+    @property
+    def keys(self) -> list[Tensor]:
+        """Per layer [H, N, d]"""
+        return list(self.key_stack)
+
+    @property
+    def values(self) -> list[Tensor]:
+        """Per layer [H, N, d]"""
+        return list(self.value_stack)
+
+
+class Capture:
+    """The attention state of a prefill: full causal attention that keeps what it sees."""
+
+    def __init__(self, layers: int, window: int, extras: Collection[str] = ()):
+        self.layers, self.window, self.extras = layers, window, frozenset(extras)
+        self.keys = self.values = self.queries = self.sums = None
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        """Causal attention over a single prompt: query [1, H*G, N, d] -> [1, N, H*G, d]."""
+        if self.keys is None:
+            self._allocate(query, key)
+        self.keys[layer], self.values[layer] = key[0], value[0]
+        self.queries[layer] = query[0, :, -self.queries.shape[2] :]
+        if self.sums is not None:
+            self.sums[layer] = column_sums(query[0], key[0], scaling)
+        grouped = query.shape[1] != key.shape[1]
+        out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=grouped)
+        return out.transpose(1, 2)
+
+    def _allocate(self, query: Tensor, key: Tensor) -> None:
+        batch, query_heads, length, dim = query.shape
+        if batch != 1:
+            raise ValueError(f"prefill takes one prompt at a time, not a batch of {batch}")
+        # One block for all layers: the methods read it stacked, and nothing is copied again.
+        self.keys = key.new_empty(self.layers, key.shape[1], length, dim)
+        self.values = torch.empty_like(self.keys)
+        self.queries = query.new_empty(self.layers, query_heads, min(self.window, length), dim)
+        if "attention_sums" in self.extras:
+            self.sums = torch.empty(self.layers, query_heads, length, device=query.device)
+
+
+def column_sums(query: Tensor, key: Tensor, scaling: float, block: int = 256) -> Tensor:
+    """[H*G, N] fp32: how much attention each position receives from all queries of a causal prompt.
+
+    query [H*G, N, d], key [H, N, d]. Works in blocks of queries, so memory stays linear in N.
+    """
+    query_heads, length, dim = query.shape
+    heads = key.shape[0]
+    query = query.float().view(heads, -1, length, dim)
+    key = key.float().unsqueeze(1)
+    sums = torch.zeros(heads, query_heads // heads, length, device=query.device)
+    for start in range(0, length, block):
+        stop = min(start + block, length)
+        logits = query[:, :, start:stop] @ key[:, :, :stop].transpose(-1, -2) * scaling
+        future = torch.ones(stop - start, stop, dtype=torch.bool, device=query.device).triu(start + 1)
+        sums[..., :stop] += logits.masked_fill_(future, float("-inf")).softmax(-1).sum(-2)
+    return sums.view(query_heads, length)
+
+
+@torch.inference_mode()
+def prefill(adapter, inputs, *, window: int, extras: Collection[str] = ()) -> Prefill:
+    """Run the prompt once, exactly, and capture its cache and its last `window` queries.
+
+    extras: further things to capture, of `EXTRAS`. Raises UserError when the prompt is empty, longer than the model's
+    context, or makes the model produce NaN.
+    """
+    unknown = set(extras) - EXTRAS
+    if unknown:
+        raise ValueError(f"prefill cannot capture {sorted(unknown)}")
+    if inputs.length < 1:
+        raise UserError("the prompt is empty: give the model at least one token.")
+    if inputs.length > adapter.max_length:
+        raise UserError(
+            f"the prompt has {inputs.length} tokens, more than the {adapter.max_length} that {adapter.name} can read: "
+            f"shorten it or take a model with a longer context."
+        )
+    capture = Capture(adapter.layers, max(window, 1), extras)
+    output = adapter.model(**inputs.tensors, use_cache=False, logits_to_keep=1, kv_state=capture)
+    logits = output.logits[0, -1].float()
+    if not bool(logits.isfinite().all()):
+        raise UserError(f"{adapter.name} produced NaN or infinite logits: load it in another dtype (e.g. dtype=float32).")
+    return Prefill(
+        key_stack=capture.keys,
+        value_stack=capture.values,
+        window_queries=capture.queries,
+        logits=logits,
+        length=inputs.length,
+        next_position=inputs.next_position,
+        visual_mask=inputs.visual_mask,
+        attention_sums=capture.sums,
+    )

@@ -1,0 +1,135 @@
+"""What the engine needs to know about a model family."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kvbench.engine.attention import install
+from kvbench.errors import UserError
+
+
+@dataclass
+class Inputs:
+    """One prompt, ready for the model."""
+
+    tensors: dict[str, Tensor]  # keyword arguments of model.forward; input_ids is [1, N]
+    length: int  # N
+    next_position: int  # logical position of the first generated token: largest prompt position + 1
+    visual_mask: Tensor  # bool [N], True at image tokens
+
+
+class Adapter:
+    """A loaded model behind one interface. Families override `prepare` and, for M-RoPE, `decode_positions`."""
+
+    def __init__(
+        self,
+        name: str,
+        model: Any,
+        tokenizer: Any,
+        *,
+        stop_ids: Collection[int],
+        max_length: int | None = None,
+        system: str | None = None,
+        head_scores: str | Path | None = None,
+    ):
+        """head_scores: JSON file of visual-head scores, the default of the sparsemm capacity."""
+        install(model)
+        model.eval().requires_grad_(False)
+        text = model.config.get_text_config(decoder=True)
+        self.name, self.model, self.tokenizer = name, model, tokenizer
+        self.stop_ids, self.system = frozenset(stop_ids), system
+        self.layers: int = text.num_hidden_layers
+        self.query_heads: int = text.num_attention_heads
+        self.kv_heads: int = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+        self.head_dim: int = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        self.max_length: int = max_length or text.max_position_embeddings
+        self._head_scores_path, self._head_scores = head_scores, None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's inputs go."""
+        return self.model.device
+
+    @property
+    def head_scores(self) -> Tensor | None:
+        """[layers, query_heads] visual-head scores that ship with the model, if any."""
+        if self._head_scores is None and self._head_scores_path is not None:
+            from kvbench.methods.capacities.sparsemm import read_head_scores
+
+            self._head_scores = read_head_scores(self._head_scores_path, self.layers, self.query_heads)
+        return self._head_scores
+
+    def messages(self, content: Any) -> list[dict[str, Any]]:
+        """One user turn, after the configured system prompt if there is one."""
+        system = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return [*system, {"role": "user", "content": content}]
+
+    def prepare(self, text: str, images: list) -> Inputs:
+        """Chat template, images then text in one user turn, everything the model's forward takes."""
+        raise NotImplementedError
+
+    def text_inputs(self, ids: list[int]) -> Inputs:
+        """Inputs of a prompt without images and with ordinary positions."""
+        return Inputs(
+            tensors={"input_ids": torch.tensor([ids], dtype=torch.long, device=self.device)},
+            length=len(ids),
+            next_position=len(ids),
+            visual_mask=torch.zeros(len(ids), dtype=torch.bool),
+        )
+
+    def decode_positions(self, positions: Tensor) -> Tensor:
+        """[B] logical positions -> the position_ids the model takes for one new token: [B, 1]."""
+        return positions.unsqueeze(1)
+
+    def step(self, tokens: Tensor, position: int, state: Any) -> Tensor:
+        """One decode step: tokens [B], all at one logical position -> logits [B, vocab]."""
+        positions = torch.full_like(tokens, position)
+        output = self.model(
+            input_ids=tokens.unsqueeze(1),
+            position_ids=self.decode_positions(positions),
+            use_cache=False,
+            kv_state=state,
+        )
+        return output.logits[:, -1]
+
+    def text(self, tokens: list[int]) -> str:
+        """Decoded text, special tokens skipped, otherwise as it is."""
+        return self.tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+def resolve_device(cfg: dict[str, Any]) -> torch.device:
+    """`device` of a model config: auto (a GPU if there is one), cpu, cuda, cuda:1."""
+    wanted = cfg.get("device") or "auto"
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(wanted)
+    except RuntimeError as error:
+        raise UserError(f"unknown device `{wanted}`: use auto, cpu or cuda.") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"device={wanted} was asked for, but torch sees no GPU: use device=cpu or device=auto.")
+    return device
+
+
+def resolve_dtype(cfg: dict[str, Any], device: torch.device) -> torch.dtype:
+    """`dtype` of a model config; auto is bfloat16 on a GPU and float32 on the CPU."""
+    wanted = cfg.get("dtype") or "auto"
+    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if wanted == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    if wanted not in known:
+        raise UserError(f"unknown dtype `{wanted}`: use auto, {', '.join(known)}.")
+    return known[wanted]
+
+
+def stop_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
+    """The end-of-sequence ids that `model.generate` would stop at."""
+    ids = model.generation_config.eos_token_id
+    ids = ids if ids is not None else tokenizer.eos_token_id
+    return frozenset([ids] if isinstance(ids, int) else ids or [])
