@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -42,12 +43,12 @@ class Scores:
     warnings: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON values; sample indices become strings, as JSON keys must be."""
+        """As plain JSON values: sample indices become strings and NaN becomes null, as JSON has neither."""
         return {
             "n": self.n,
-            "metrics": dict(self.metrics),
+            "metrics": {metric: _json(value) for metric, value in self.metrics.items()},
             "per_sample": {
-                metric: {str(index): value for index, value in values.items()}
+                metric: {str(index): _json(value) for index, value in values.items()}
                 for metric, values in self.per_sample.items()
             },
             "warnings": list(self.warnings),
@@ -58,13 +59,21 @@ class Scores:
         """The inverse of ``to_dict``."""
         return cls(
             n=int(data["n"]),
-            metrics=dict(data["metrics"]),
+            metrics={metric: _number(value) for metric, value in data["metrics"].items()},
             per_sample={
-                metric: {int(index): value for index, value in values.items()}
+                metric: {int(index): _number(value) for index, value in values.items()}
                 for metric, values in data["per_sample"].items()
             },
             warnings=list(data.get("warnings", [])),
         )
+
+
+def _json(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 class Benchmark:
@@ -101,7 +110,9 @@ class Benchmark:
         if limit is None:
             return self.size()
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise UserError(f"limit={limit!r} leaves no sample of {self.name}: give a whole number of at least 1.")
+            raise UserError(
+                f"limit={limit!r} leaves no sample of {self.name}: give a whole number of at least 1."
+            )
         return min(limit, self.size())
 
     def score(

@@ -13,7 +13,6 @@ block stay adjacent and in lmms-eval's order, and blocks are set apart by a word
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -23,6 +22,7 @@ from pathlib import Path
 
 from kvbench.errors import UserError
 
+_PROGRAM = ("edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase")
 _FENCE = "kvbenchfence"
 # Java's tokenizer ends a line at each of these; inside a caption they would shift all that follow.
 _LINE_ENDS = re.compile("[\n\r\x0b\x0c\x85\u2028\u2029]")
@@ -42,7 +42,9 @@ def tokenize(blocks: Sequence[Sequence[str]]) -> list[list[str]]:
 
     program = java()
     if program is None:
-        raise UserError("caption metrics need Java, which is not on PATH: install a Java runtime, then score again.")
+        raise UserError(
+            "caption metrics need Java, which is not on PATH: install a Java runtime, then score again."
+        )
     lines: list[str] = []
     for block in blocks:
         lines.extend(_LINE_ENDS.sub(" ", caption) for caption in block)
@@ -52,15 +54,15 @@ def tokenize(blocks: Sequence[Sequence[str]]) -> list[list[str]]:
         source = Path(folder) / "captions.txt"
         source.write_text("\n".join(lines), encoding="utf-8")
         done = subprocess.run(
-            [program, "-cp", str(jar), "edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase",
-             str(source)],
+            [program, "-Dfile.encoding=UTF-8", "-cp", str(jar), *_PROGRAM, str(source)],
             capture_output=True,
             check=False,
-            env={**os.environ, "JAVA_TOOL_OPTIONS": "-Dfile.encoding=UTF-8"},
-        )  # fmt: skip
+        )
     if done.returncode:
         reason = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
-        raise UserError(f"Java's PTB tokenizer failed ({reason[0]}): check `java -version`, then score again.")
+        raise UserError(
+            f"Java's PTB tokenizer failed ({reason[0]}): check `java -version`, then score again."
+        )
     out = done.stdout.decode("utf-8").split("\n")
     if out and out[-1] == "":
         out.pop()

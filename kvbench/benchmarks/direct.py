@@ -55,7 +55,9 @@ class Direct(lmms):
         """Keep the model: the base class deletes its modules."""
 
 
-def drive(benchmark: LmmsBenchmark, adapter: Any, method: Any, limit: int) -> tuple[dict[str, float], list[dict]]:
+def drive(
+    benchmark: LmmsBenchmark, adapter: Any, method: Any, limit: int
+) -> tuple[dict[str, float], list[dict]]:
     """lmms-eval's figures and logged samples when it drives the model itself."""
     from kvbench.benchmarks.replay import evaluate_task
 

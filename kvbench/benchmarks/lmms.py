@@ -24,7 +24,9 @@ class LmmsBenchmark(Benchmark):
         known = set(self.task.aggregation()) | {ROUGE, AGREEMENT, DIVERGENCE}
         unknown = [metric for metric in {*self.metrics, self.metric} if metric not in known]
         if unknown:
-            raise UserError(f"benchmark {self.name} has no metric {unknown[0]!r}: choose from {', '.join(sorted(known))}.")
+            raise UserError(
+                f"benchmark {self.name} has no metric {unknown[0]!r}: choose from {', '.join(sorted(known))}."
+            )
 
     @property
     def caption_metrics(self) -> list[str]:
@@ -34,7 +36,11 @@ class LmmsBenchmark(Benchmark):
     @property
     def plain_metrics(self) -> list[str]:
         """Configured metrics that lmms-eval computes."""
-        return [metric for metric in self.metrics if metric in self.task.aggregation() and metric not in self.caption_metrics]
+        return [
+            metric
+            for metric in self.metrics
+            if metric in self.task.aggregation() and metric not in self.caption_metrics
+        ]
 
     @cached_property
     def _texts(self) -> Any:
@@ -98,7 +104,9 @@ class LmmsBenchmark(Benchmark):
                     f"{metric} of a single image is 0 whatever the caption, as every word is in every reference."
                 )
 
-    def own_figures(self, answers: Mapping[int, str], limit: int, metrics: list[str] | None = None) -> dict[str, float]:
+    def own_figures(
+        self, answers: Mapping[int, str], limit: int, metrics: list[str] | None = None
+    ) -> dict[str, float]:
         """lmms-eval's figures through its own aggregation, captions included (Java starts twice per metric)."""
         from kvbench.benchmarks.replay import Replay, evaluate_task
 

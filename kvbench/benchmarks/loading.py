@@ -47,7 +47,9 @@ def without_capture() -> Iterator[None]:
 
     class CAPTURE:
         def compute_score(self, *_: Any) -> Any:
-            raise UserError("the CAPTURE metric needs the capture_metric package and a GPU: leave it out of metrics.")
+            raise UserError(
+                "the CAPTURE metric needs the capture_metric package and a GPU: leave it out of metrics."
+            )
 
     package = types.ModuleType("capture_metric")
     module = types.ModuleType("capture_metric.capture")
@@ -76,7 +78,9 @@ def task_config(cfg: Mapping[str, Any]) -> dict[str, Any]:
         own = {}
         found = sorted(originals.glob(f"*/{cfg['task']}.yaml"))
         if not found:
-            raise UserError(f"lmms-eval has no task {cfg['task']!r}: correct `task` of benchmark {cfg['name']}.")
+            raise UserError(
+                f"lmms-eval has no task {cfg['task']!r}: correct `task` of benchmark {cfg['name']}."
+            )
         original = found[0]
     with without_capture():
         config = {**load_yaml_config(str(original), mode="full"), **own}
@@ -120,7 +124,9 @@ def local_files(cfg: Mapping[str, Any], split: str) -> list[str] | None:
     if data.startswith(("/", ".", "~")) or os.path.isdir(data):
         files = parquet_files(Path(data).expanduser(), split)
         if not files:
-            raise UserError(f"benchmark {cfg['name']} finds no parquet file in data={data}: name the folder of them.")
+            raise UserError(
+                f"benchmark {cfg['name']} finds no parquet file in data={data}: name the folder of them."
+            )
         return files
     return None
 

@@ -35,7 +35,9 @@ class Replay(lmms):
         """Nothing to free; the base class would delete modules."""
 
 
-def evaluate_task(task: Any, model: lmms, limit: int, metrics: list[str] | None = None) -> tuple[dict, list[dict]]:
+def evaluate_task(
+    task: Any, model: lmms, limit: int, metrics: list[str] | None = None
+) -> tuple[dict, list[dict]]:
     """Let lmms-eval run ``model`` on the first ``limit`` documents of ``task``.
 
     metrics: aggregate these alone; None for the task's own list. Returns (figures by metric,

@@ -1,0 +1,25 @@
+"""From stored answers to figures with honest uncertainty. Reads a store; never needs a model.
+
+    >>> kvbench.analysis.score_store("runs/table1")    # scores/DIGEST.json per cell, results.csv
+    >>> print(kvbench.analysis.table("runs/table1"))
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["score_store", "table"]
+
+
+def score_store(store: Path | str) -> list[str]:
+    """Score every complete cell of a store and write results.csv; returns warnings in full sentences."""
+    from kvbench.analysis.scoring import score_store as run
+
+    return run(Path(store))
+
+
+def table(store: Path | str, format: str = "text", width: int | None = None) -> str:
+    """The results of a store in the shape of the papers' Table 1: "text", "markdown" or "csv"."""
+    from kvbench.analysis.tables import table as render
+
+    return render(Path(store), format, width)

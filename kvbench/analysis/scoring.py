@@ -1,0 +1,180 @@
+"""Score a store: answers in, scores/DIGEST.json and results.csv out.
+
+A cell is scored when it has answered every sample that any cell of its model and benchmark has; anything less would
+compare different questions. A score remembers what it was computed from, so a second call recomputes nothing
+(and imports neither torch nor lmms-eval).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from kvbench.analysis.results import results_csv
+from kvbench.benchmarks.base import Benchmark, Scores, listed
+from kvbench.benchmarks.captions import java
+from kvbench.errors import UserError
+from kvbench.paths import conf_dir
+from kvbench.store import Cell, canonical, cells, load_folder, unpack_kept, write_atomic
+
+_VERSION = 1  # raise when the meaning of a score changes: every cell is then scored again
+
+
+def benchmark_config(cell: Cell) -> dict[str, Any]:
+    """The benchmark's full config: what names the cell, as stored, and the metrics from conf/benchmark."""
+    import yaml
+
+    file = conf_dir() / "benchmark" / f"{cell.benchmark}.yaml"
+    known = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return {**known, **cell.config["benchmark"]}
+
+
+def groups(found: Iterable[Cell]) -> dict[tuple[Any, ...], list[Cell]]:
+    """Cells that answer the same questions: one list per model, benchmark, seed and prompt."""
+    result: dict[tuple[Any, ...], list[Cell]] = defaultdict(list)
+    for cell in found:
+        result[cell.model, cell.benchmark, cell.seed, cell.prompt].append(cell)
+    return result
+
+
+def score_store(store: Path) -> list[str]:
+    """Score every complete cell; returns warnings. Raises UserError when the store is empty or cannot be written."""
+    found = cells(store)
+    if not found:
+        raise UserError(f"there is nothing to score in {store}: name a store that `kvbench run` wrote, store=DIR.")
+    warnings: list[str] = []
+    for group in groups(found).values():
+        try:
+            warnings += _score_group(group)
+        except UserError as error:
+            warnings.append(f"{group[0].model} on {group[0].benchmark} is not scored: {error}")
+    write_atomic(store / "results.csv", results_csv(store))
+    return list(dict.fromkeys(warnings))
+
+
+def _score_group(group: list[Cell]) -> list[str]:
+    responses = load_folder(group[0].folder)
+    answers = {cell.digest: responses.answers.get(cell.digest, {}) for cell in group}
+    n = max((max(given) + 1 for given in answers.values() if given), default=0)
+    warnings, complete = [], []
+    for cell in group:
+        missing = [index for index in range(n) if index not in answers[cell.digest]]
+        if n and not missing:
+            complete.append(cell)
+            continue
+        failed = sorted(responses.failed(cell.digest))
+        why = f"samples {listed(failed)} failed" if failed else f"samples {listed(missing)} are not answered yet"
+        why = why if n else "no sample is answered yet"
+        warnings.append(f"{name_of(cell)} is not scored: {why}; run the same command again to fill them.")
+        (cell.folder / "scores" / f"{cell.digest}.json").unlink(missing_ok=True)
+    full = next((cell for cell in complete if cell.method == "fullkv"), None)
+    cfg = benchmark_config(group[0])
+    reference = answers[full.digest] if full else None
+    keys = {cell.digest: _key(cfg, n, answers[cell.digest], reference) for cell in complete}
+    stale = [cell for cell in complete if _stored_key(cell) != keys[cell.digest]]
+    if stale:
+        for cell, scores in _scores(cfg, n, stale, answers, reference).items():
+            document = {"digest": cell.digest, "key": keys[cell.digest], "kept": _kept(answers[cell.digest])}
+            write_atomic(score_file(cell), _pretty({**document, **scores.to_dict()}))
+    for cell in complete:
+        warnings += load_scores(cell)[0].warnings
+    return warnings
+
+
+def _scores(
+    cfg: Mapping[str, Any],
+    n: int,
+    stale: list[Cell],
+    answers: Mapping[str, Mapping[int, Mapping[str, Any]]],
+    reference: Mapping[int, Mapping[str, Any]] | None,
+) -> dict[Cell, Scores]:
+    from kvbench import benchmarks
+
+    benchmark: Benchmark = benchmarks.load(cfg)
+    if n > benchmark.size():
+        raise UserError(f"{benchmark.name} has {benchmark.size()} samples now, but {n} are answered: data changed.")
+    texts = {cell.digest: _column(answers[cell.digest], "text", n) for cell in stale}
+    tokens = {cell.digest: _column(answers[cell.digest], "tokens", n) for cell in stale}
+    scores = benchmark.score_cells(
+        texts,
+        n,
+        reference=_column(reference, "text", n) if reference is not None else None,
+        tokens=tokens,
+        reference_tokens=_column(reference, "tokens", n) if reference is not None else None,
+    )
+    by_digest = {cell.digest: cell for cell in stale}
+    return {by_digest[digest]: value for digest, value in scores.items()}
+
+
+def _column(records: Mapping[int, Mapping[str, Any]], name: str, n: int) -> dict[int, Any]:
+    return {index: records[index][name] for index in range(n)}
+
+
+def _key(
+    cfg: Mapping[str, Any],
+    n: int,
+    answers: Mapping[int, Mapping[str, Any]],
+    reference: Mapping[int, Mapping[str, Any]] | None,
+) -> str:
+    """Digest of all that a score depends on, the presence of Java included."""
+    facts = {
+        "version": _VERSION,
+        "lmms_eval": importlib.metadata.version("lmms-eval"),
+        "java": "java" not in (cfg.get("needs") or []) or java() is not None,
+        "benchmark": {key: value for key, value in cfg.items() if key not in ("title", "default_limit", "scale")},
+        "n": n,
+        "answers": [answers[i]["tokens"] for i in range(n)],
+        "texts": [answers[i]["text"] for i in range(n)],
+        "reference": [reference[i]["tokens"] for i in range(n)] if reference is not None else None,
+    }
+    return hashlib.sha256(canonical(facts).encode("utf-8")).hexdigest()[:16]
+
+
+def _kept(answers: Mapping[int, Mapping[str, Any]]) -> dict[str, float]:
+    """Realised entries per layer and KV head over all samples: smallest, mean, largest."""
+    flat = [count for record in answers.values() for row in unpack_kept(record["kept"]) for count in row]
+    if not flat:
+        return {"min": 0, "mean": 0.0, "max": 0}
+    return {"min": min(flat), "mean": round(sum(flat) / len(flat), 4), "max": max(flat)}
+
+
+def score_file(cell: Cell) -> Path:
+    """Where a cell's scores lie."""
+    return cell.folder / "scores" / f"{cell.digest}.json"
+
+
+def load_scores(cell: Cell) -> tuple[Scores, dict[str, float]] | None:
+    """Scores and realised entries of a cell, or None when it is not scored. A torn file counts as not scored."""
+    try:
+        data = json.loads(score_file(cell).read_text(encoding="utf-8"))
+        return Scores.from_dict(data), data["kept"]
+    except (FileNotFoundError, ValueError, KeyError):
+        return None
+
+
+def _stored_key(cell: Cell) -> str | None:
+    try:
+        return json.loads(score_file(cell).read_text(encoding="utf-8"))["key"]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def name_of(cell: Cell) -> str:
+    """``snapkv at budget 64 on docqa_mini``."""
+    budget = "" if cell.budget is None else f" at budget {cell.budget}"
+    return f"{cell.method}{budget} on {cell.benchmark}"
+
+
+def _pretty(document: Any) -> str:
+    return json.dumps(document, sort_keys=True, indent=1, allow_nan=False) + "\n"
+
+
+def finite(value: float | None) -> bool:
+    """Whether there is a number to show."""
+    return value is not None and math.isfinite(value)
