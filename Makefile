@@ -1,0 +1,44 @@
+# kvbench: `make table1` runs the main job, `make test` the tests; both set themselves up on a fresh machine.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+KVBENCH := $(BIN)/kvbench
+STORE ?= runs/table1
+PROFILE ?= embedded
+# Releases the project is tested with; `make setup CONSTRAINTS=` takes whatever pyproject.toml allows.
+CONSTRAINTS ?= -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help setup table1 documents test lint embedded clean-results
+
+help:  ## list the targets
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.ready  ## make .venv, fetch the small language model, draw the embedded pages (once)
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "kvbench: Python 3.10 or newer is needed; install it or name it with PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e ".[dev]"
+	$(BIN)/python -m kvbench.embedded.language
+	$(BIN)/python -m kvbench.embedded.sets
+	@touch $@
+
+table1: setup  ## Table 1: uncompressed and compressed at three budgets (PROFILE=paper: the papers' models)
+	@$(KVBENCH) run experiment=table1 profile=$(PROFILE) store=$(STORE)
+	@$(KVBENCH) table store=$(STORE)
+
+documents: setup  ## real text through the bare language model: fidelity by method and budget
+	@$(KVBENCH) run experiment=documents store=runs/documents
+	@$(KVBENCH) table store=runs/documents
+
+test: setup  ## run the tests
+	$(BIN)/python -m pytest tests
+
+lint: setup  ## style of code and imports
+	$(BIN)/ruff check kvbench tests scripts
+	$(BIN)/ruff format --check kvbench tests scripts
+
+embedded: setup  ## train the embedded model's eyes and adapter again (at most 75 minutes on two cores; resumes)
+	$(BIN)/python -m kvbench.embedded.train
