@@ -1,0 +1,1 @@
+"""The embedded vision-language model: pages, eyes, weights and the five mini benchmarks."""

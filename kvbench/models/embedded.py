@@ -1,0 +1,56 @@
+"""Adapter of the embedded vision-language model: page tiles, the closed prompt format, ordinary 1-D positions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kvbench.embedded import load as embedded
+from kvbench.embedded import prompt, tower
+from kvbench.errors import UserError
+from kvbench.models.base import Adapter, Inputs, resolve_device, resolve_dtype, stop_tokens
+
+
+class EmbeddedAdapter(Adapter):
+    """One user turn: the tiles of the images, then the text."""
+
+    def prepare(self, text: str, images: list) -> Inputs:
+        """One placeholder token a tile of TILE_WIDTH x TILE_HEIGHT pixels, images one after another."""
+        tiles = [tower.cut(image) for image in images]
+        count = sum(len(part) for part in tiles)
+        before = prompt.opening(self.tokenizer, self.system)
+        after = prompt.closing(self.tokenizer, text, after_image=bool(images))
+        placeholder = prompt.special(self.tokenizer, prompt.IMAGE)
+        ids = [*before, *[placeholder] * count, *after]
+        if len(ids) > self.max_length:
+            raise UserError(
+                f"the prompt has {len(ids)} tokens ({count} image tiles), model {self.name} takes {self.max_length}: "
+                f"scale the image down (a tile is {tower.TILE_WIDTH} x {tower.TILE_HEIGHT} pixels)."
+            )
+        inputs = self.text_inputs(ids)
+        inputs.visual_mask[len(before):len(before) + count] = True
+        if tiles:
+            inputs.tensors["pixel_values"] = torch.cat(tiles)[None].to(self.device, self.model.dtype)
+        return inputs
+
+
+def load(cfg: dict[str, Any]) -> EmbeddedAdapter:
+    """The shipped model, or the one in ``weights`` (a folder that `make embedded` wrote).
+
+    Raises:
+        UserError: weights or language model are missing.
+    """
+    device = resolve_device(cfg)
+    folder = Path(cfg["weights"]).expanduser() if cfg.get("weights") else None
+    model, words = embedded.load(folder)
+    return EmbeddedAdapter(
+        cfg["name"],
+        model.to(device, resolve_dtype(cfg, device)),
+        words,
+        stop_ids=stop_tokens(model, words),
+        max_length=cfg.get("max_length"),
+        system=cfg.get("system"),
+        head_scores=cfg.get("head_scores"),
+    )
