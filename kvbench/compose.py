@@ -1,0 +1,153 @@
+"""Hydra, kept in one place: the groups registered at run time, composition, and its errors in one sentence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hydra import initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from kvbench import paths
+from kvbench.config import RunConfig, suggest
+from kvbench.errors import UserError
+from kvbench.methods import registry
+
+
+def register() -> None:
+    """Put into Hydra's ConfigStore what needs no file: the schema, the sweeper, the method groups.
+
+    ``capacity/`` and ``score/`` come from the registry with their dataclass defaults.  Each method file of
+    conf/method/ that has a score also exists as NAME+SCORE for every score.
+    """
+    from kvbench import sweeper
+
+    sweeper.register()
+    store = ConfigStore.instance()
+    store.store(name="schema", node=RunConfig)
+    for kind in ("capacity", "score"):
+        for name in registry.names(kind):
+            defaults = {option.name: option.default for option in registry.options(kind, name)}
+            store.store(group=kind, name=name, node={"name": name, **defaults})
+    for path in sorted((paths.conf_dir() / "method").glob("*.yaml")):
+        if "score" not in path.read_text("utf-8"):
+            continue
+        for score in registry.names("score"):
+            defaults = [path.stem, {"override /score@score": score}, "_self_"]
+            node = {"defaults": defaults, "name": f"{path.stem}+{score}"}
+            store.store(group="method", name=f"{path.stem}+{score}", node=node)
+
+
+@contextmanager
+def session() -> Iterator[Any]:
+    """Hydra over conf/, as its own object; nested use and use inside a Hydra job share the one that exists."""
+    if GlobalHydra.instance().is_initialized():
+        yield GlobalHydra.instance().hydra
+        return
+    if not (paths.conf_dir() / "config.yaml").exists():
+        raise UserError(f"{paths.conf_dir()} holds no config.yaml: run kvbench from a checkout installed with pip install -e.")
+    register()
+    with initialize_config_dir(config_dir=str(paths.conf_dir()), job_name="kvbench", version_base="1.3"):
+        yield GlobalHydra.instance().hydra
+
+
+def compose(overrides: list[str], multirun: bool = False) -> DictConfig:
+    """Compose conf/config.yaml with overrides, ``hydra`` node included; problems become a UserError."""
+    with session() as hydra, sentences():
+        return hydra.config_loader.load_configuration(
+            config_name="config", overrides=overrides, run_mode=RunMode.MULTIRUN if multirun else RunMode.RUN
+        )
+
+
+def choices(group: str) -> list[str]:
+    """Names in a config group, from files and from the registry."""
+    with session() as hydra:
+        return hydra.config_loader.get_group_options(group)
+
+
+def parse(overrides: list[str]) -> list[Override]:
+    """Parse Hydra's override grammar; a string that does not parse becomes a UserError."""
+    with session() as hydra, sentences():
+        return OverridesParser.create(config_loader=hydra.config_loader).parse_overrides(overrides)
+
+
+def plain(node: Any, resolve: bool) -> Any:
+    """A config node as plain Python values."""
+    with sentences():
+        return OmegaConf.to_container(node, resolve=resolve)
+
+
+@contextmanager
+def sentences() -> Iterator[None]:
+    """Turn Hydra's and OmegaConf's exceptions into one UserError sentence."""
+    try:
+        yield
+    except MissingConfigException as error:
+        raise _missing(error) from error
+    except OverrideParseException as error:
+        raise UserError(f"cannot read the override {error.override!r}: write KEY=VALUE, as in budget=128.") from error
+    except (HydraException, OmegaConfBaseException) as error:
+        raise _composition(error) from error
+
+
+def _missing(error: MissingConfigException) -> UserError:
+    found = re.search(r"Could not find '([^']+)/([^'/]+)'", str(error))
+    if not found:
+        return UserError(_first_line(error))
+    group, name = found.groups()
+    return UserError(f"unknown {group} {name!r}: {suggest(name, choices(group))}")
+
+
+def _composition(error: Exception) -> UserError:
+    message = str(error)
+    cause = error.__cause__
+    unknown = re.search(r"Could not override '([^']+)'", message)
+    if unknown and type(cause).__name__ in ("ConfigAttributeError", "ConfigKeyError", "NoneType"):
+        return unknown_key(unknown.group(1))
+    merging = re.search(r"Error merging override (\S+)", message)
+    if merging and cause is not None:
+        key, _, value = merging.group(1).partition("=")
+        kind = re.search(r"could not be converted to (\w+)", str(cause))
+        if kind:
+            wanted = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}.get(kind.group(1), "text")
+            return UserError(f"{key} must be {wanted}, not {value!r}.")
+        return UserError(f"cannot set {key}={value}: {_first_line(cause)}")
+    group = re.search(r"Override (\S+?)=.* looks like a config group|Could not override '(\S+)'", message)
+    if group:
+        return unknown_key(group.group(1) or group.group(2))
+    return UserError(_first_line(error if message else cause or error))
+
+
+def unknown_key(key: str, known: list[str] | None = None) -> UserError:
+    """The sentence for a misspelt key."""
+    if known is None:
+        known = sorted({*RunConfig.__dataclass_fields__, "experiment", "profile"} - {"axes"})
+        try:
+            config = plain(compose([]), resolve=False)
+            known += flat_keys({group: config[group] for group in ("model", "benchmark")})
+        except UserError:
+            pass  # the defaults do not compose either; the fields alone must do
+    return UserError(f"unknown key {key!r}: {suggest(key, known)}")
+
+
+def flat_keys(config: dict[str, Any], prefix: str = "") -> list[str]:
+    """Every key of a nested dict as dotted names."""
+    keys: list[str] = []
+    for key, value in config.items():
+        keys.append(prefix + str(key))
+        if isinstance(value, dict):
+            keys += flat_keys(value, f"{prefix}{key}.")
+    return keys
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__) + "."

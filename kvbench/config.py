@@ -1,0 +1,122 @@
+"""The schema behind conf/, what of it names a cell, and the checks that need no model.
+
+Every field is either *identity* - it can change an answer, so it is part of the cell's digest - or *runtime*: it says
+how much is done, where and how, so changing it continues the same cells.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from kvbench.errors import UserError
+from kvbench.store.files import canonical
+
+
+def _field(kind: str, **kwargs: Any) -> Any:
+    return field(metadata={"kind": kind}, **kwargs)
+
+
+@dataclass
+class RunConfig:
+    """One job: a (model, benchmark, shard) with the axes of its cells.  conf/config.yaml holds the defaults."""
+
+    model: dict[str, Any] = _field("identity", default_factory=dict)
+    benchmark: dict[str, Any] = _field("identity", default_factory=dict)
+    method: dict[str, Any] = _field("identity", default_factory=dict)
+    budget: int = _field("identity", default=128)  # entries per KV head, window included
+    seed: int = _field("identity", default=0)
+    prompt: str = _field("identity", default="default")  # variant of the benchmark's prompt
+
+    axes: list[str] = _field("runtime", default_factory=list)  # overrides of the cells, filled by the command line
+    limit: Optional[int] = _field("runtime", default=None)  # noqa: UP045 - OmegaConf reads it on Python 3.10 too
+    store: str = _field("runtime", default="runs/default")
+    shard: int = _field("runtime", default=0)
+    shards: int = _field("runtime", default=1)
+    retries: int = _field("runtime", default=1)  # further tries of a sample that fails
+    fail_fast: bool = _field("runtime", default=False)
+
+
+IDENTITY = frozenset(name for name, f in RunConfig.__dataclass_fields__.items() if f.metadata.get("kind") == "identity")
+RUNTIME = frozenset(name for name, f in RunConfig.__dataclass_fields__.items() if f.metadata.get("kind") == "runtime")
+
+# The same split inside the groups.  A key in neither set counts as identity: a needless new cell is safer than a mixed one.
+MODEL_RUNTIME = frozenset({"title", "device", "needs"})
+MODEL_IDENTITY = frozenset(
+    {"name", "adapter", "id", "revision", "weights", "size", "dtype", "system", "max_length", "head_scores", "min_pixels", "max_pixels"}
+)
+BENCHMARK_RUNTIME = frozenset({"title", "default_limit", "metric", "scale", "metrics", "reference", "needs", "prompts"})
+BENCHMARK_IDENTITY = frozenset({"name", "kind", "task", "data", "revision", "max_new_tokens", "until", "prompt"})
+
+
+def identity(
+    model: dict[str, Any], benchmark: dict[str, Any], method: dict[str, Any], budget: int | None, seed: int, prompt: str
+) -> dict[str, Any]:
+    """The resolved identity config of a cell, as it is hashed and stored."""
+    return {
+        "model": {key: value for key, value in model.items() if key not in MODEL_RUNTIME},
+        "benchmark": {key: value for key, value in benchmark.items() if key not in BENCHMARK_RUNTIME},
+        "method": method,
+        "budget": budget,
+        "seed": seed,
+        "prompt": prompt,
+    }
+
+
+def digest(config: dict[str, Any]) -> str:
+    """Name of a cell: 16 hex digits of the SHA-256 of its canonical identity config."""
+    return hashlib.sha256(canonical(config).encode("utf-8")).hexdigest()[:16]
+
+
+def suggest(name: str, choices: Iterable[str]) -> str:
+    """The part of an error sentence that names the fix: the nearest names, or all of them when none is near."""
+    names = sorted(set(choices))
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    if not near and "." not in name:
+        near = [choice for choice in names if choice.rsplit(".", 1)[-1] == name][:3]
+    if near:
+        return "did you mean " + " or ".join(near) + "?"
+    if len(names) > 24:
+        names = [*names[:24], "..."]
+    return "choose one of " + ", ".join(names) + "." if names else "there is none."
+
+
+def check_whole(name: str, value: Any, least: int, hint: str = "") -> int:
+    """``value`` as an int that is at least ``least``; anything else is a UserError that says so."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        tail = f" {hint}" if hint else ""
+        raise UserError(f"{name} must be a whole number of at least {least}, not {value!r}:{tail} set {name}=N.")
+    return value
+
+
+def check_runtime(config: dict[str, Any]) -> None:
+    """Impossible values of the fields a job has besides its cells."""
+    if config["limit"] is not None:
+        check_whole("limit", config["limit"], 1, "leave it out for the benchmark's default, or")
+    check_whole("retries", config["retries"], 0)
+    check_whole("seed", config["seed"], 0)
+    shards = check_whole("shards", config["shards"], 1)
+    shard = check_whole("shard", config["shard"], 0)
+    if shard >= shards:
+        raise UserError(f"shard={shard} does not exist with shards={shards}: use a shard from 0 to {shards - 1}.")
+    prompts = {"default", *(config["benchmark"].get("prompts") or {})}
+    if config["prompt"] not in prompts:
+        name = config["benchmark"].get("name")
+        raise UserError(f"benchmark {name} has no prompt {config['prompt']!r}: {suggest(config['prompt'], prompts)}")
+
+
+def check_budget(method: dict[str, Any], budget: Any) -> int | None:
+    """The budget of a cell: None for a method that keeps everything, else an int above the method's window."""
+    if method.get("capacity") is None:
+        return None
+    whole = check_whole("budget", budget, 1, "it counts the entries kept per KV head, window included;")
+    window = check_whole("method.window", method.get("window"), 1)
+    if whole <= window:
+        raise UserError(
+            f"budget {whole} of method {method['name']} must be larger than its window of {window}, which it includes: "
+            "raise budget, or lower method.window."
+        )
+    return whole

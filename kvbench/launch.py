@@ -1,0 +1,63 @@
+"""`kvbench run`: check everything, hand the jobs to Hydra's launcher, and sum up what they came to."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+
+from kvbench import compose, plan
+from kvbench import run as generation
+from kvbench.errors import UserError
+from kvbench.store.files import storage_error
+
+
+def run(overrides: list[str], multirun: bool, command: list[str]) -> int:
+    """Run every job of the overrides; the exit code is 0 when all is answered, 1 when something is missing or failed."""
+    with compose.session() as hydra:
+        jobs = plan.jobs(overrides, multirun)
+        _check_store(Path(jobs[0].config["store"]))
+        with compose.sentences():
+            returns = hydra.multirun(
+                config_name="config",
+                task_function=functools.partial(task, command=command),
+                overrides=plan.for_hydra(overrides),
+                with_log_configuration=False,
+            )
+    outcomes = [job_return._return_value for job_return in returns]
+    errors = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+    for error in errors:
+        if not isinstance(error, UserError):
+            raise error
+    for sentence in dict.fromkeys(str(error) for error in errors):
+        print(f"kvbench: {sentence}", file=sys.stderr)
+    if errors:
+        return 2
+    return 1 if len(outcomes) < len(jobs) or any(outcome.missing for outcome in outcomes) else 0
+
+
+def task(config: Any, command: list[str]) -> generation.Outcome:
+    """One Hydra job, in whatever process the launcher chose.
+
+    The job is worked out again from its overrides: they are all that has to travel.
+    """
+    overrides = HydraConfig.get().overrides
+    job = plan.job(list(overrides.task), list(overrides.hydra))
+    outcome = generation.run_job(job, command, say=_say)
+    print(outcome.sentence(), flush=True)
+    return outcome
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
+
+
+def _check_store(store: Path) -> None:
+    """Fail before a model loads when the store cannot be made."""
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise storage_error(store, error) from error

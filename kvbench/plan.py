@@ -1,0 +1,252 @@
+"""From overrides to jobs and their cells, without a model.
+
+A *job* is a (model, benchmark, prompt, seed, shard): one pass over the samples.  A *cell* is a method with its options
+and a budget inside a job.  ``jobs`` is what `kvbench plan` prints and what `kvbench run` checks before it starts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.types import RunMode
+
+from kvbench import compose, config, store
+from kvbench.errors import UserError
+from kvbench.methods import registry
+
+JOB_AXES = ("model", "benchmark", "prompt", "seed", "shard")
+
+# Composed methods of this process: composing one takes tens of milliseconds, and a grid has few methods in many cells.
+_composed: dict[tuple[str, tuple[str, ...]], dict[str, Any]] = {}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One pass over a benchmark: its resolved config and its distinct cells."""
+
+    config: dict[str, Any]
+    cells: list[store.Cell]
+
+    @property
+    def title(self) -> str:
+        name = f"{self.config['model']['name']} / {self.config['benchmark']['name']}"
+        if self.config["shards"] > 1:
+            name += f" shard {self.config['shard']} of {self.config['shards']}"
+        for key, usual in (("seed", 0), ("prompt", "default")):
+            if self.config[key] != usual:
+                name += f" {key} {self.config[key]}"
+        return name
+
+    @property
+    def folder(self) -> Path:
+        return self.cells[0].folder
+
+    @property
+    def journal(self) -> Path:
+        return store.journal_path(self.folder, self.config["shard"], self.config["shards"])
+
+    @property
+    def limit(self) -> int | None:
+        """Samples asked for: ``limit``, else the benchmark's own default; None is all of them."""
+        limit = self.config["limit"]
+        return limit if limit is not None else self.config["benchmark"].get("default_limit")
+
+    def owns(self, index: int) -> bool:
+        """Whether a sample belongs to this job's shard."""
+        return index % self.config["shards"] == self.config["shard"]
+
+    def indices(self, responses: store.Responses) -> list[int] | None:
+        """Sample indices of this job as far as earlier sessions know them; None when the data must be asked."""
+        count = responses.expected(self.limit)
+        return None if count is None else [index for index in range(count) if self.owns(index)]
+
+
+def is_cell_axis(key: str) -> bool:
+    """Whether an override varies the cells inside a job."""
+    return key in ("method", "budget") or key.startswith("method.")
+
+
+def for_hydra(overrides: list[str]) -> list[str]:
+    """Overrides as Hydra takes them: those of the cells are gathered into the field ``axes``."""
+    cells, others = [], []
+    for override in compose.parse(overrides):
+        key = override.key_or_group
+        if key == "axes":
+            raise UserError("axes is filled by kvbench itself: write method=A,B budget=128,64 instead.")
+        if key in ("method.score", "method.capacity") or override.package is not None:
+            raise UserError(f"cannot read {override.input_line!r}: compose a method as method=CAPACITY+SCORE.")
+        if not is_cell_axis(key):
+            others.append(override.input_line)
+        elif override.is_add() or override.is_force_add() or override.is_delete():
+            raise UserError(f"cannot read {override.input_line!r}: write {key}=VALUE, without + or ~.")
+        else:
+            cells.append(override.input_line)
+    return others + [_axes(cells)] if cells else others
+
+
+def _axes(lines: list[str]) -> str:
+    """The override that carries cell axes into a job's config."""
+    quoted = ("'" + line.replace("\\", "\\\\").replace("'", "\\'") + "'" for line in lines)
+    return f"axes=[{','.join(quoted)}]"
+
+
+def split_jobs(arguments: list[str], params: dict[str, Any]) -> list[list[str]]:
+    """Split overrides and an experiment's ``hydra.sweeper.params`` into the overrides of each job.
+
+    ``arguments`` win over ``params``; cell axes end up in every job's ``axes``.
+    """
+    lines = [f"{key}={value}" for key, value in params.items()]
+    others: dict[str, list[str]] = {}
+    cells: dict[str, str] = {}
+    for override in compose.parse(lines + arguments):
+        key = override.key_or_group
+        if key == "axes":
+            for axis in compose.parse(override.value()):
+                cells[axis.key_or_group] = axis.input_line
+        elif is_cell_axis(key):
+            cells[key] = override.input_line
+        elif override.is_sweep_override():
+            if key not in JOB_AXES:
+                raise UserError(
+                    f"{key} takes one value in a sweep: only {', '.join(JOB_AXES)}, method, budget and method.OPTION take several."
+                )
+            others[key] = [f"{key}={value}" for value in _values(override)]
+        else:
+            others[key] = [override.input_line]
+    axes = [_axes(list(cells.values()))] if cells else []
+    return [[*combination, *axes] for combination in itertools.product(*others.values())]
+
+
+def _values(override: Any) -> list[str]:
+    if not override.is_sweep_override():
+        return [override.get_value_element_as_str()]
+    if not override.is_discrete_sweep():
+        raise UserError(f"cannot sweep {override.input_line!r}: list the values, as in budget=128,64,32.")
+    values = list(override.sweep_string_iterator())
+    if not values:
+        raise UserError(f"{override.input_line!r} matches nothing: see `kvbench list`.")
+    return values
+
+
+def jobs(overrides: list[str], multirun: bool = False) -> list[Job]:
+    """Every job that ``kvbench run`` with these overrides would do, all values checked.
+
+    ``overrides`` is the command line; several values need ``multirun`` or an experiment that sweeps.
+    """
+    with compose.session():
+        lines = for_hydra(overrides)
+        master = compose.compose(lines, multirun=True)
+        # An experiment that lists axes is a sweep, whether or not it says so.
+        sweeping = multirun or master.hydra.mode == RunMode.MULTIRUN or bool(master.hydra.sweeper.params)
+        if not sweeping:
+            for override in compose.parse(overrides):
+                if override.is_sweep_override():
+                    raise UserError(f"{override.input_line} has several values: add -m to run them all.")
+        shared = list(master.hydra.overrides.hydra)
+        params = compose.plain(master.hydra.sweeper.params, resolve=True)
+        return [job(line, shared) for line in split_jobs(list(master.hydra.overrides.task), params)]
+
+
+def job(overrides: list[str], shared: list[str]) -> Job:
+    """The job of one list of overrides; ``shared`` are Hydra's own overrides, as ``hydra.searchpath``."""
+    composed = compose.compose(shared + overrides)
+    raw = compose.plain(composed, resolve=False)
+    del raw["hydra"]
+    methods = _cell_axes(raw, shared + overrides)
+    raw["method"] = {}
+    resolved = compose.plain(compose.OmegaConf.create(raw), resolve=True)
+    config.check_runtime(resolved)
+    folder = store.group_folder(Path(resolved["store"]), resolved["model"]["name"], resolved["benchmark"]["name"])
+    cells: dict[str, store.Cell] = {}
+    benchmark = {**resolved["benchmark"], "prompt": resolved["prompt"]}
+    for spec, budget in methods:
+        method = _finish(spec, raw)
+        whole = config.check_budget(method, budget)
+        identity = config.identity(
+            resolved["model"], benchmark, method, whole, resolved["seed"], resolved["prompt"]
+        )
+        digest = config.digest(identity)
+        cells.setdefault(digest, store.Cell.from_config(digest, identity, folder))
+    return Job(config={**resolved, "benchmark": benchmark}, cells=list(cells.values()))
+
+
+def _cell_axes(raw: dict[str, Any], overrides: list[str]) -> list[tuple[dict[str, Any], Any]]:
+    """Every (method spec, budget) that a job's ``axes`` span.  An option applies to the methods that have it."""
+    axes = {axis.key_or_group: _values(axis) for axis in compose.parse(raw["axes"])}
+    names = axes.pop("method", [raw["method"].get("name", "fullkv")])
+    budgets = [_value("budget", text) for text in axes.pop("budget", [str(raw["budget"])])]
+    specs = {name: _method(name, overrides) for name in map(_unquote, names)}
+    known = {name: _option_keys(spec) for name, spec in specs.items()}
+    for key in axes:
+        if not any(key in keys for keys in known.values()):
+            every = sorted(set().union(*known.values())) or ["method"]
+            raise compose.unknown_key(key, every) if every != ["method"] else UserError(
+                f"{key} does not apply: method {next(iter(specs))} keeps everything and has no options."
+            )
+    spanned = []
+    for name, spec in specs.items():
+        own = [key for key in axes if key in known[name]]
+        for budget in budgets:
+            for values in itertools.product(*(axes[key] for key in own)):
+                spanned.append((_with_options(spec, dict(zip(own, values, strict=True))), budget))
+    return spanned
+
+
+def _unquote(text: str) -> str:
+    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"" else text
+
+
+def _value(key: str, text: str) -> Any:
+    return compose.parse([f"{key}={text}"])[0].value()
+
+
+def _method(name: str, overrides: list[str]) -> dict[str, Any]:
+    """A method's composed spec, interpolations unresolved.
+
+    It may depend on an experiment, not on the values of job axes or runtime fields, so those are left out of the key.
+    """
+    parts = (override.partition("=")[0] for override in overrides)
+    apart = {*JOB_AXES, *config.RUNTIME}
+    key = (name, tuple(line for line, part in zip(overrides, parts, strict=True) if part.lstrip("+") not in apart))
+    if key not in _composed:
+        method = compose.compose([*overrides, f"method={name}"]).method
+        _composed[key] = compose.plain(method, resolve=False)
+    return _composed[key]
+
+
+def _option_keys(spec: dict[str, Any]) -> list[str]:
+    if spec.get("capacity") is None:
+        return []
+    keys = ["method.window"]
+    for kind in ("capacity", "score"):
+        keys += [f"method.{kind}.{option.name}" for option in registry.options(kind, spec[kind]["name"])]
+    return keys
+
+
+def _with_options(spec: dict[str, Any], options: dict[str, str]) -> dict[str, Any]:
+    changed = {key: dict(value) if isinstance(value, dict) else value for key, value in spec.items()}
+    for key, text in options.items():
+        _, *path = key.split(".")
+        target = changed if len(path) == 1 else changed[path[0]]
+        target[path[-1]] = _value(key, text)
+    return changed
+
+
+def _finish(spec: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
+    """A spec with interpolations resolved, every option present, checked and of its declared type."""
+    if "${" in repr(spec):
+        spec = compose.plain(compose.OmegaConf.create({**raw, "method": spec}).method, resolve=True)
+    if spec.get("capacity") is None:
+        return {"name": spec["name"], "window": None, "capacity": None, "score": None}
+    finished = {"name": spec["name"]}
+    for kind in ("capacity", "score"):
+        values = dict(spec[kind])
+        name = values.pop("name")
+        finished[kind] = {"name": name, **dataclasses.asdict(registry.make(kind, name, values))}
+    window = spec.get("window")
+    finished["window"] = registry.lookup("score", spec["score"]["name"]).default_window if window is None else window
+    return finished

@@ -1,0 +1,51 @@
+"""Progress of a job: a bar on a terminal, a plain line now and then in a log."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+INTERVAL = 30.0  # seconds between plain lines
+
+
+class Progress:
+    """A context manager that counts samples from ``done`` to ``total``."""
+
+    def __init__(self, title: str, total: int, done: int, say: Callable[[str], None]) -> None:
+        self.title, self.total, self.done, self.say = title, total, done, say
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Progress:
+        self._began = self._told = time.monotonic()
+        self._first = self.done
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bars
+
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            self._bar = Bars(*columns, TimeRemainingColumn(), console=Console(stderr=True))
+            self._task = self._bar.add_task(self.title, total=self.total, completed=self.done)
+            self._bar.start()
+        elif self.done < self.total:
+            self.say(f"{self.title}: {self.done} of {self.total} samples done")
+        return self
+
+    def advance(self) -> None:
+        """One more sample."""
+        self.done += 1
+        now = time.monotonic()
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self.done)
+        elif now - self._told >= INTERVAL and self.done < self.total:
+            self._told = now
+            left = (now - self._began) / (self.done - self._first) * (self.total - self.done)
+            self.say(f"{self.title}: {self.done} of {self.total} samples done, about {left:.0f} s left")
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.stop()

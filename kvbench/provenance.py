@@ -1,0 +1,47 @@
+"""Under which circumstances answers were computed: versions, revision, device, command.  No host or user names."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import subprocess
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("kvbench", "torch", "transformers", "lmms_eval")
+
+
+def collect(command: list[str], seed: int, device: str, dtype: str) -> dict[str, Any]:
+    """The circumstances of a session.  ``started`` is the only part that is a time."""
+    return {
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "git": git_state(Path(__file__).resolve().parent),
+        "device": device,
+        "dtype": dtype,
+        "seed": seed,
+        "command": command,
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def git_state(folder: Path) -> dict[str, Any] | None:
+    """Revision of the checkout and whether tracked files differ from it; None outside a checkout."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=20, check=True
+        )
+        return done.stdout.strip()
+
+    try:
+        return {"revision": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
+    except (OSError, subprocess.SubprocessError):
+        return None

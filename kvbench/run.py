@@ -1,0 +1,243 @@
+"""The generate stage of one job: every missing answer, sample by sample, into the journal.
+
+All cells of a job share a sample's prefill.  The model is loaded only when something is missing, so a finished job
+costs one read of its journal.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from kvbench import provenance, store
+from kvbench.errors import UserError
+from kvbench.plan import Job
+from kvbench.progress import Progress
+
+# The model of the last job.  A sweep visits one model with several benchmarks; loading it once is enough.
+_loaded: dict[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a job came to, in answers (cell × sample)."""
+
+    title: str
+    cells: int
+    samples: int
+    done: int
+    new: int
+    failed: int
+    first_error: str = ""
+
+    @property
+    def missing(self) -> int:
+        return self.cells * self.samples - self.done
+
+    def sentence(self) -> str:
+        text = f"{self.title}: {self.cells} cells x {self.samples} samples, {self.done} answers, {self.new} new"
+        if self.failed:
+            text += f", {self.failed} FAILED (first: {self.first_error})"
+        elif self.missing:
+            text += f", {self.missing} missing"
+        return text
+
+
+def load_model(config: dict[str, Any]) -> Any:
+    """The adapter of a model config, kept until another config asks."""
+    key = store.canonical(config)
+    if key not in _loaded:
+        from kvbench import models
+
+        _loaded.clear()
+        _loaded[key] = models.load(config)
+    return _loaded[key]
+
+
+def load_benchmark(config: dict[str, Any]) -> Any:
+    """The benchmark of a benchmark config."""
+    from kvbench import benchmarks
+
+    return benchmarks.load(config)
+
+
+def build_method(spec: dict[str, Any], budget: int | None) -> Any:
+    """The method of a cell, ready for the engine."""
+    from kvbench import methods
+
+    return methods.build(spec, budget)
+
+
+def generate(adapter: Any, inputs: Any, methods: list[Any], benchmark: Any) -> list[Any]:
+    """One answer per method to one prompt."""
+    from kvbench import engine
+
+    return engine.generate(
+        adapter, inputs, methods, max_new_tokens=benchmark.max_new_tokens, until=benchmark.until
+    )
+
+
+def run_job(job: Job, command: list[str], say: Callable[[str], None] = print) -> Outcome:
+    """Compute what is missing of a job and write its results.  Raises UserError when it cannot start or go on."""
+    with store.Writer(job.journal) as writer:
+        if writer.notice:
+            say(writer.notice)
+        responses = store.load_folder(job.folder, own=(job.journal, writer.records))
+        # Summaries and later runs read the folder: what it holds must not depend on the moment of a crash.
+        for cell in job.cells:
+            store.write_cell(cell)
+        indices = job.indices(responses)
+        new = 0
+        if indices is None or _pending(job, responses, indices):
+            new, indices = _generate_missing(job, writer, responses, command, say)
+        for cell in job.cells:
+            store.write_result(cell, responses)
+    wanted = set(indices)
+    failed = [
+        record
+        for cell in job.cells
+        for index, record in sorted(responses.failed(cell.digest).items())
+        if index in wanted
+    ]
+    return Outcome(
+        title=job.title,
+        cells=len(job.cells),
+        samples=len(indices),
+        done=sum(len(wanted & responses.answers[cell.digest].keys()) for cell in job.cells),
+        new=new,
+        failed=len(failed),
+        first_error="{type}: {message}".format(**failed[0]["error"]) if failed else "",
+    )
+
+
+def _pending(job: Job, responses: store.Responses, indices: list[int]) -> dict[int, list[store.Cell]]:
+    """Sample index -> cells without an answer to it."""
+    pending = {index: [c for c in job.cells if index not in responses.answers[c.digest]] for index in indices}
+    return {index: cells for index, cells in pending.items() if cells}
+
+
+def _generate_missing(
+    job: Job, writer: store.Writer, responses: store.Responses, command: list[str], say: Callable[[str], None]
+) -> tuple[int, list[int]]:
+    """Answer every missing (cell, sample).  Returns the number of new answers and the job's sample indices."""
+
+    def record(records: list[dict[str, Any]]) -> None:
+        writer.append(records)
+        for entry in records:
+            responses.add(entry, writer.path)
+
+    benchmark = load_benchmark(job.config["benchmark"])
+    every = benchmark.samples(job.limit)
+    if not every:
+        raise UserError(f"benchmark {job.config['benchmark']['name']} has no samples: check its data.")
+    if responses.sizes.get(job.limit) != len(every):
+        record([{"limit": job.limit, "size": len(every)}])
+    samples = [sample for sample in every if job.owns(sample.index)]
+    if not samples:
+        raise UserError(
+            f"shard {job.config['shard']} of {job.config['shards']} has no sample: "
+            f"use at most {len(every)} shards for {len(every)} samples."
+        )
+    pending = _pending(job, responses, [sample.index for sample in samples])
+    if not pending:
+        return 0, [sample.index for sample in samples]
+    methods = {cell.digest: build_method(cell.config["method"], cell.budget) for cell in job.cells}
+    adapter = load_model(job.config["model"])
+    device, dtype = _placement(adapter)
+    record([{"run": provenance.collect(command, job.config["seed"], device, dtype)}])
+
+    new = 0
+    todo = [sample for sample in samples if sample.index in pending]
+    with Progress(job.title, len(samples), len(samples) - len(todo), say) as progress:
+        for sample, images in _prefetched(todo):
+            cells = pending[sample.index]
+            for attempt in range(job.config["retries"] + 1):
+                started = time.monotonic()
+                try:
+                    _seed(job.config["seed"], sample.index)
+                    inputs = adapter.prepare(sample.text, images.result())
+                    answers = generate(adapter, inputs, [methods[cell.digest] for cell in cells], benchmark)
+                    if len(answers) != len(cells):
+                        raise RuntimeError(f"{len(cells)} methods gave {len(answers)} answers")
+                except Exception as error:  # an error of a sample is a result: it is recorded, never turned into an answer
+                    failure = {"type": type(error).__name__, "message": str(error)[:2000]}
+                    again = attempt < job.config["retries"]
+                    record([_error(cell, sample, failure, attempt) for cell in cells])
+                    say(f"{job.title}, sample {sample.index}: {failure['type']}: {failure['message']}" + again * " - again")
+                    if images.done() and images.exception() is not None:
+                        images = _resolved(sample.images)
+                    continue
+                seconds = round(time.monotonic() - started, 4)
+                record([_answer(c, sample, a, seconds) for c, a in zip(cells, answers, strict=True)])
+                new += len(cells)
+                break
+            else:
+                if job.config["fail_fast"]:
+                    say(f"{job.title}: stopped at sample {sample.index}, as fail_fast=true asks.")
+                    break
+            progress.advance()
+    return new, [sample.index for sample in samples]
+
+
+def _prefetched(samples: list[Any]) -> Iterator[tuple[Any, Future[Any]]]:
+    """Each sample with its images; the next sample's are decoded in the background meanwhile."""
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="images") as pool:
+        following = pool.submit(samples[0].images)
+        for number, sample in enumerate(samples):
+            images = following
+            if number + 1 < len(samples):
+                following = pool.submit(samples[number + 1].images)
+            yield sample, images
+
+
+def _resolved(call: Callable[[], Any]) -> Future[Any]:
+    """``call`` done now, as a future: a retry must read the images again, not the error of the first try."""
+    future: Future[Any] = Future()
+    try:
+        future.set_result(call())
+    except Exception as error:
+        future.set_exception(error)
+    return future
+
+
+def _answer(cell: store.Cell, sample: Any, answer: Any, seconds: float) -> dict[str, Any]:
+    return {
+        "cell": cell.digest,
+        "sample": sample.id,
+        "index": sample.index,
+        "text": answer.text,
+        "tokens": [int(token) for token in answer.tokens],
+        "stopped": answer.stopped,
+        "prompt_length": answer.prompt_length,
+        "kept": store.pack_kept(answer.kept),
+        "seconds": seconds,
+    }
+
+
+def _error(cell: store.Cell, sample: Any, failure: dict[str, str], attempt: int) -> dict[str, Any]:
+    return {"cell": cell.digest, "sample": sample.id, "index": sample.index, "error": failure, "attempt": attempt + 1}
+
+
+def _seed(seed: int, index: int) -> None:
+    """Seed by sample, so that an answer does not depend on which samples ran before it."""
+    value = seed * 1_000_003 + index
+    random.seed(value)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.manual_seed(value)
+
+
+def _placement(adapter: Any) -> tuple[str, str]:
+    """Device type and dtype of the adapter's model."""
+    model = getattr(adapter, "model", None)
+    device = str(getattr(model, "device", "none")).partition(":")[0]
+    if device == "cuda":
+        import torch
+
+        device = torch.cuda.get_device_name(model.device)
+    return device, str(getattr(model, "dtype", "none")).removeprefix("torch.")

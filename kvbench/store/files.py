@@ -1,0 +1,71 @@
+"""Files that are either the old version or the new one, and JSON with one spelling."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from kvbench.errors import UserError
+
+
+def canonical(value: Any) -> str:
+    """JSON with one spelling: sorted keys, no spaces, UTF-8 as it is.  NaN is refused, it has no JSON spelling."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def pretty(value: Any) -> str:
+    """The same for files people open: sorted keys, indented, final newline."""
+    return json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def storage_error(path: Path, error: OSError) -> UserError:
+    """The sentence for a disk that refuses: ``path`` is what we tried to write."""
+    reason = error.strerror or str(error)
+    return UserError(
+        f"cannot write {path} ({reason}): choose a writable folder with free space, store=DIR; nothing recorded so far is lost."
+    )
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Replace ``path`` by ``text``: temporary file beside it, fsync, rename.  A reader sees the old file or the new one.
+
+    An unchanged file is left alone, so a second call of a finished command writes nothing.
+    """
+    data = text.encode("utf-8")
+    try:
+        if path.exists() and path.read_bytes() == data:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=path.name + ".", suffix=".tmp", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o666 & ~_umask())
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+    except OSError as error:
+        raise storage_error(path, error) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename or a new file in ``folder`` durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _umask() -> int:
+    # The only portable way to read the umask is to set it; mkstemp makes files private, results are not.
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

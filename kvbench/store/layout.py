@@ -1,0 +1,99 @@
+"""Where a store keeps what: STORE/MODEL/BENCHMARK/{journal*.jsonl, cells/, results/, scores/}."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvbench.errors import UserError
+from kvbench.store.files import pretty, write_atomic
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell as a store knows it.
+
+    ``config`` is the resolved identity config that ``digest`` names; ``folder`` is STORE/MODEL/BENCHMARK.
+    ``budget`` is None for fullkv.
+    """
+
+    digest: str
+    model: str
+    benchmark: str
+    method: str
+    budget: int | None
+    seed: int
+    prompt: str
+    config: dict[str, Any]
+    folder: Path
+
+    @classmethod
+    def from_config(cls, digest: str, config: dict[str, Any], folder: Path) -> Cell:
+        return cls(
+            digest=digest,
+            model=config["model"]["name"],
+            benchmark=config["benchmark"]["name"],
+            method=config["method"]["name"],
+            budget=config["budget"],
+            seed=config["seed"],
+            prompt=config["prompt"],
+            config=config,
+            folder=folder,
+        )
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """Sort key: model, benchmark, fullkv first, then method, larger budgets first."""
+        capacity = self.config["method"].get("capacity")
+        budget = -self.budget if self.budget is not None else 0
+        return (self.model, self.benchmark, capacity is not None, self.method, budget, self.seed, self.prompt, self.digest)
+
+
+def group_folder(store: Path, model: str, benchmark: str) -> Path:
+    """STORE/MODEL/BENCHMARK, with anything that is not a plain file name replaced."""
+    return store / _plain(model) / _plain(benchmark)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._+-]", "-", name).lstrip(".") or "-"
+
+
+def journal_path(folder: Path, shard: int = 0, shards: int = 1) -> Path:
+    """One journal per shard; a run that is not sharded writes journal.jsonl."""
+    return folder / ("journal.jsonl" if shards == 1 else f"journal-{shard}of{shards}.jsonl")
+
+
+def journals(folder: Path) -> list[Path]:
+    """Every journal of a (model, benchmark), in name order."""
+    return sorted(folder.glob("journal*.jsonl"))
+
+
+def write_cell(cell: Cell) -> None:
+    """Write cells/DIGEST.json: the config alone, so that it has the same bytes on every run."""
+    write_atomic(cell.folder / "cells" / f"{cell.digest}.json", pretty(cell.config))
+
+
+def folders(store: Path) -> Iterator[Path]:
+    """Every STORE/MODEL/BENCHMARK that has cells."""
+    if store.is_dir():
+        for cells_folder in sorted(store.glob("*/*/cells")):
+            yield cells_folder.parent
+
+
+def cells(store: Path | str) -> list[Cell]:
+    """Every cell of a store, sorted by ``Cell.order``."""
+    found = []
+    for folder in folders(Path(store)):
+        for path in folder.glob("cells/*.json"):
+            try:
+                config = json.loads(path.read_text("utf-8"))
+                found.append(Cell.from_config(path.stem, config, folder))
+            except (ValueError, KeyError, TypeError) as error:
+                raise UserError(f"{path} is not a cell config ({error}): delete it and run the same command again.") from error
+            except OSError as error:
+                raise UserError(f"cannot read {path} ({error.strerror}): check the store's permissions.") from error
+    return sorted(found, key=lambda cell: cell.order)

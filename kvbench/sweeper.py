@@ -1,0 +1,64 @@
+"""A Hydra sweeper that knows two kinds of axes.
+
+Values of ``model``, ``benchmark``, ``prompt``, ``seed`` and ``shard`` become one Hydra job each.  ``method``,
+``budget`` and every ``method.OPTION`` are axes of the cells *inside* a job, which share the prefill of each sample:
+they travel as strings in the config field ``axes`` and are expanded by ``kvbench.plan``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn
+from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+
+class CellSweeper(Sweeper):
+    """Splits the axes and hands one list of overrides per job to whatever launcher is configured."""
+
+    def __init__(self, params: dict[str, Any] | None = None) -> None:
+        self.params = dict(params or {})
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.hydra_context = hydra_context
+        self.config = config
+        self.launcher: Launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
+    def sweep(self, arguments: list[str]) -> list[JobReturn]:
+        from kvbench import plan
+
+        jobs = plan.split_jobs(arguments, self.params)
+        if not self.config.fail_fast:
+            return list(self.launcher.launch(jobs, initial_job_idx=0))
+        returns: list[JobReturn] = []
+        for number, job in enumerate(jobs):
+            returns += self.launcher.launch([job], initial_job_idx=number)
+            outcome = returns[-1]._return_value
+            if isinstance(outcome, Exception) or outcome.failed:
+                break
+        return returns
+
+
+# Hydra instantiates only plugins that say they live in its plugin namespace; a package there would be imported
+# by every Hydra application of the environment, so only the name is put there.
+CellSweeper.__module__ = "hydra_plugins.kvbench"
+
+
+@dataclass
+class CellSweeperConf:
+    _target_: str = "hydra_plugins.kvbench.CellSweeper"
+    params: dict[str, Any] = field(default_factory=dict)
+
+
+def register() -> None:
+    """Make ``hydra/sweeper=kvbench`` known to Hydra in this process."""
+    Plugins.instance().register(CellSweeper)
+    ConfigStore.instance().store(group="hydra/sweeper", name="kvbench", node=CellSweeperConf, provider="kvbench")
