@@ -7,7 +7,7 @@ from typing import Any
 from kvbench.errors import UserError
 from kvbench.models.base import Adapter, Inputs, resolve_device, resolve_dtype, stop_tokens
 
-LOCAL = "embedded"  # `id` of the language model that `make setup` converts
+LOCAL = "embedded"  # `weights` of the language model that `make setup` converts
 
 
 class TextAdapter(Adapter):
@@ -23,27 +23,26 @@ class TextAdapter(Adapter):
 
 
 def load(cfg: dict[str, Any]) -> TextAdapter:
-    """The model of conf/model/*.yaml: `id` is a hub id, a folder, or `embedded` for the one `make setup` fetches."""
+    """The model of conf/model/*.yaml: `weights` is a hub id, a folder, or `embedded` for the one `make setup` fetches."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    source = cfg.get("id") or LOCAL
+    source, revision = cfg.get("weights") or LOCAL, cfg.get("revision")
     if source == LOCAL:
         from kvbench.embedded import language
 
-        source = str(language.folder())
+        source, revision = str(language.folder()), None
     device = resolve_device(cfg)
-    revision = cfg.get("revision")
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
         model = AutoModelForCausalLM.from_pretrained(source, revision=revision, dtype=resolve_dtype(cfg, device))
     except OSError as error:
-        raise UserError(f"cannot load {source}: download it first or set `id` to a folder that holds it.") from error
+        raise UserError(f"cannot load {source}: download it first or set model.weights to a folder that holds it.") from error
     return TextAdapter(
         cfg["name"],
         model.to(device),
         tokenizer,
         stop_ids=stop_tokens(model, tokenizer),
         max_length=cfg.get("max_length"),
-        system=cfg.get("system"),
+        system=cfg.get("system_prompt"),
         head_scores=cfg.get("head_scores"),
     )
