@@ -13,7 +13,9 @@ from kvbench.methods import build
 from kvbench.methods.select import kept_mask, to_sets
 from kvbench.models import load
 
-LONG = "Rain falls when drops in a cloud grow too heavy. Rivers carry the water back to the sea, where it rises again. "
+LONG = (
+    "Rain falls when drops in a cloud grow too heavy. Rivers carry it back to the sea, where it rises again. "
+)
 PROMPTS = ["What is the capital of France?", "Name three colours.", "Summarise: " + LONG * 8]
 GRID = [
     ("fullkv", None, None),
@@ -40,7 +42,14 @@ def smollm2():
 
 @pytest.fixture(scope="module")
 def qwen():
-    cfg = {"name": "toy", "adapter": "qwen2_vl", "weights": "random", "size": "toy", "device": "cpu", "seed": 3}
+    cfg = {
+        "name": "toy",
+        "adapter": "qwen2_vl",
+        "weights": "random",
+        "size": "toy",
+        "device": "cpu",
+        "seed": 3,
+    }
     return load(cfg)
 
 
@@ -58,7 +67,11 @@ def reference(adapter, inputs, count):
     tensors = {k: v for k, v in inputs.tensors.items() if k != "position_ids"}
     with plain(adapter.model):
         out = adapter.model.generate(
-            **tensors, max_new_tokens=count, do_sample=False, eos_token_id=sorted(adapter.stop_ids), pad_token_id=0
+            **tensors,
+            max_new_tokens=count,
+            do_sample=False,
+            eos_token_id=sorted(adapter.stop_ids),
+            pad_token_id=0,
         )
     return out[0, inputs.length :].tolist()
 
@@ -66,7 +79,9 @@ def reference(adapter, inputs, count):
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_fullkv_equals_generate_smollm2(smollm2, prompt):
     inputs = smollm2.prepare(prompt, [])
-    answers = generate(smollm2, inputs, methods([("fullkv", None, None), ("snapkv", 4000, 32)]), max_new_tokens=24)
+    answers = generate(
+        smollm2, inputs, methods([("fullkv", None, None), ("snapkv", 4000, 32)]), max_new_tokens=24
+    )
     expected = reference(smollm2, inputs, 24)
     assert answers[0].tokens == expected
     assert answers[1].tokens == expected  # a budget that holds the prompt is FullKV
@@ -80,7 +95,9 @@ def test_fullkv_equals_generate_qwen2_vl(qwen, seed):
     assert int(inputs.visual_mask.sum()) == 48
     expected = reference(qwen, inputs, 24)
     assert len(set(expected)) > 3  # a toy that repeats one token would prove nothing
-    answers = generate(qwen, inputs, methods([("fullkv", None, None), ("adakv+bacon", 4000, 16)]), max_new_tokens=24)
+    answers = generate(
+        qwen, inputs, methods([("fullkv", None, None), ("adakv+bacon", 4000, 16)]), max_new_tokens=24
+    )
     assert [a.tokens for a in answers] == [expected, expected]
 
 
@@ -113,7 +130,7 @@ def test_branch_alone_equals_branch_in_batch(family, request):
 
 
 def masked_reference(adapter, inputs, mask, count):
-    """Greedy tokens with the full cache and evicted entries masked out per head: slow, but nothing is compacted."""
+    """Greedy tokens with the full cache and evicted entries masked out per head: nothing is compacted."""
 
     class Masked:
         def __init__(self, prompt):
@@ -233,7 +250,9 @@ def test_until_cuts_at_the_first_occurrence(smollm2):
     inputs = smollm2.prepare("Name three colours.", [])
     whole = generate(smollm2, inputs, methods([("fullkv", None, None)]), max_new_tokens=30)[0]
     stop = whole.text[5:8]
-    cut = generate(smollm2, inputs, methods([("fullkv", None, None)]), max_new_tokens=30, until=[stop, "zzz"])[0]
+    cut = generate(
+        smollm2, inputs, methods([("fullkv", None, None)]), max_new_tokens=30, until=[stop, "zzz"]
+    )[0]
     assert cut.text == whole.text[: whole.text.find(stop)]
     assert cut.stopped == "until" and len(cut.tokens) < len(whole.tokens)
 

@@ -1,4 +1,4 @@
-"""Scores and capacities against brute force: plain loops over tokens from the papers' equations, no shared code."""
+"""Scores and capacities against brute force: plain loops from the papers' equations, no shared code."""
 
 import math
 
@@ -16,9 +16,13 @@ M = N - W
 def tensors(seed=0, layers=L, length=N, window=W):
     """Keys with a common direction and unequal norms, so that cosine and Euclidean views differ."""
     make = torch.Generator().manual_seed(seed)
-    keys = torch.randn(layers, H, length, D, generator=make) * (0.4 + torch.rand(layers, H, length, 1, generator=make))
+    keys = torch.randn(layers, H, length, D, generator=make) * (
+        0.4 + torch.rand(layers, H, length, 1, generator=make)
+    )
     keys = keys + torch.randn(layers, H, 1, D, generator=make)
-    values = torch.randn(layers, H, length, D, generator=make) * (0.2 + torch.rand(layers, H, length, 1, generator=make))
+    values = torch.randn(layers, H, length, D, generator=make) * (
+        0.2 + torch.rand(layers, H, length, 1, generator=make)
+    )
     queries = 2 * torch.randn(layers, H * G, window, D, generator=make)
     return keys, values, queries
 
@@ -102,7 +106,13 @@ def heads(keys, values, queries):
     for layer in range(keys.shape[0]):
         for head in range(H):
             group = queries[layer, head * G : (head + 1) * G].double().tolist()
-            yield layer, head, keys[layer, head].double().tolist(), values[layer, head].double().tolist(), group
+            yield (
+                layer,
+                head,
+                keys[layer, head].double().tolist(),
+                values[layer, head].double().tolist(),
+                group,
+            )
 
 
 def brute_importance(k, v, q, window):
@@ -222,7 +232,9 @@ def test_ecokv(options):
 
 def test_ecokv_weight_is_clamped():
     keys, values, queries = tensors(window=4)
-    keys = keys * torch.tensor([1.0, -1.0]).repeat(N)[:N].view(1, 1, N, 1)  # alternate signs: negative mean cosine
+    keys = keys * torch.tensor([1.0, -1.0]).repeat(N)[:N].view(
+        1, 1, N, 1
+    )  # alternate signs: negative mean cosine
     method = build({"name": "snapkv+ecokv", "score": {"beta": 0.0}}, 16)
     view = Observation(keys, values, queries).view(4)
     assert bool((view.redundancy < 0).any())
@@ -311,7 +323,9 @@ def test_simple_scores():
     keys, values, queries = tensors()
     sums = torch.rand(L, H * G, N, generator=torch.Generator().manual_seed(1))
     mask = torch.rand(N, generator=torch.Generator().manual_seed(2)) < 0.6
-    ours = {n: scores_of(n, 16) for n in ("knorm", "vnorm", "keydiff", "manifoldkv", "last_query", "rkv", "tova")}
+    ours = {
+        n: scores_of(n, 16) for n in ("knorm", "vnorm", "keydiff", "manifoldkv", "last_query", "rkv", "tova")
+    }
     ours["h2o"] = scores_of("h2o", 16, extra={"attention_sums": sums})
     ours["lookm"] = scores_of("lookm", 16, extra={"visual_mask": mask})
     ours["tova group"] = scores_of("tova", 16, over="group")
@@ -328,7 +342,10 @@ def test_simple_scores():
         assert ours["lookm"][layer, head].argsort(descending=True).tolist() == ordered
         cosine = [mean([dot(unit[i], unit[j]) for j in range(N) if j != i]) for i in range(M)]
         powers = [math.exp(c) for c in cosine]
-        close(ours["rkv"][layer, head], [0.1 * x - 0.9 * p / sum(powers) for x, p in zip(b, powers, strict=True)])
+        close(
+            ours["rkv"][layer, head],
+            [0.1 * x - 0.9 * p / sum(powers) for x, p in zip(b, powers, strict=True)],
+        )
         rows = [softmax_row(h[-1], k, N - 1)[:M] for h in q]
         close(ours["tova group"][layer, head], group_reduce(rows))
     for layer in range(L):
@@ -353,13 +370,16 @@ def test_random_depends_on_the_seed_alone():
     assert torch.equal(one, again) and torch.equal(one, other)  # not on the content
     assert not torch.equal(one, scores_of("random", 16, **{}, seed=0) * 0)
     keys, values, queries = tensors()
-    a, b = (select(keys, values, queries, method="snapkv+random", budget=16, window=W, score={"seed": s}) for s in (0, 1))
+    a, b = (
+        select(keys, values, queries, method="snapkv+random", budget=16, window=W, score={"seed": s})
+        for s in (0, 1)
+    )
     assert any(x.tolist() != y.tolist() for x, y in zip(sum(a, []), sum(b, []), strict=True))
 
 
 def test_every_score_is_covered_here():
-    known = {"window", "mixkv", "ecokv", "bacon", "knorm", "vnorm", "keydiff", "manifoldkv", "h2o", "streaming", "tova",
-             "last_query", "random", "lookm", "rkv"}  # fmt: skip
+    known = {"window", "mixkv", "ecokv", "bacon", "knorm", "vnorm", "keydiff", "manifoldkv", "h2o",
+             "streaming", "tova", "last_query", "random", "lookm", "rkv"}  # fmt: skip
     assert set(names("score")) >= known
 
 
@@ -397,7 +417,9 @@ def test_adakv_capacity(floor, normalise):
             assert ours[layer, head] == expected
 
 
-@pytest.mark.parametrize("layers,budget,length", [(4, 20, 41), (7, 30, 200), (28, 38, 500), (28, 38, 60), (1, 20, 41)])
+@pytest.mark.parametrize(
+    "layers,budget,length", [(4, 20, 41), (7, 30, 200), (28, 38, 500), (28, 38, 60), (1, 20, 41)]
+)
 def test_pyramid_schedule(layers, budget, length):
     from kvbench.methods.capacities.pyramid import schedule
 
@@ -411,7 +433,10 @@ def test_pyramid_schedule(layers, budget, length):
     assert schedule(size, layers, m, 20, False) == expected
     exact = schedule(size, layers, m, 20, True)
     assert sum(exact) == layers * size
-    assert exact == sorted(exact, reverse=True) or max(a - b for a, b in zip(exact[1:], exact, strict=False)) <= 1
+    assert (
+        exact == sorted(exact, reverse=True)
+        or max(a - b for a, b in zip(exact[1:], exact, strict=False)) <= 1
+    )
     if layers > 1:
         slope = (high - low) / (layers - 1)
         assert all(abs(got - (high - layer * slope)) <= slope / 2 + 1 for layer, got in enumerate(exact))
@@ -436,7 +461,11 @@ def test_sparsemm_capacity(ratio, tmp_path):
             assert ours[layer, head] == min(half_even(share * (size - least) * L * H + least), M)
     import json
 
-    table = {f"{i}-{j}": [scores[i, j].item() * 0.5, scores[i, j].item() * 1.5] for i in range(L) for j in range(H * G)}
+    table = {
+        f"{i}-{j}": [scores[i, j].item() * 0.5, scores[i, j].item() * 1.5]
+        for i in range(L)
+        for j in range(H * G)
+    }
     (tmp_path / "heads.json").write_text(json.dumps(table))
     assert torch.equal(capacities("sparsemm", budget, scores=str(tmp_path / "heads.json"), ratio=ratio), ours)
 

@@ -54,7 +54,9 @@ def test_every_method(data):
                 assert 0 <= int(capacity[i, j]) <= length - window
     if capacity is not None and name.split("+")[0] in ("snapkv", "adakv"):
         total = int(capacity.sum()) / layers
-        slack = 0 if name.startswith("snapkv") else 2 * heads  # adakv rounds each head, and int() loses part of the floor
+        slack = (
+            0 if name.startswith("snapkv") else 2 * heads
+        )  # adakv rounds each head, and int() loses part of the floor
         assert abs(total - heads * (budget - window)) <= slack
 
 
@@ -68,13 +70,18 @@ def test_permuting_heads_permutes_the_result(name, seed):
     wide = (order[:, None] * 2 + torch.arange(2)).flatten()
     before = select(keys, values, queries, method=name, budget=13, window=4, **extra)
     extra = {**extra, **{k: extra[k][:, wide] for k in ("head_scores", "attention_sums")}}
-    after = select(keys[:, order], values[:, order], queries[:, wide], method=name, budget=13, window=4, **extra)
+    after = select(
+        keys[:, order], values[:, order], queries[:, wide], method=name, budget=13, window=4, **extra
+    )
     for old, new in zip(before, after, strict=True):
         assert [old[i].tolist() for i in order.tolist()] == [head.tolist() for head in new]
 
 
 @settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 99), name=st.sampled_from(["keydiff", "knorm", "vnorm", "manifoldkv", "streaming", "random"]))
+@given(
+    seed=st.integers(0, 99),
+    name=st.sampled_from(["keydiff", "knorm", "vnorm", "manifoldkv", "streaming", "random"]),
+)
 def test_attention_free_scores_ignore_queries(seed, name):
     (keys, values, queries), _ = case(seed)
     a = select(keys, values, queries, method=f"snapkv+{name}", budget=12, window=4)
@@ -83,7 +90,10 @@ def test_attention_free_scores_ignore_queries(seed, name):
 
 
 @settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 99), name=st.sampled_from(["window", "last_query", "tova", "mixkv", "ecokv", "bacon", "vnorm"]))
+@given(
+    seed=st.integers(0, 99),
+    name=st.sampled_from(["window", "last_query", "tova", "mixkv", "ecokv", "bacon", "vnorm"]),
+)
 def test_scores_see_values_by_norm_alone(seed, name):
     (keys, values, queries), _ = case(seed)
     a = select(keys, values, queries, method=f"snapkv+{name}", budget=12, window=4)
@@ -133,7 +143,11 @@ def test_bigger_budgets_keep_what_smaller_ones_kept():
     inputs, extra = case(6)
     for name in ("snapkv", "snapkv+mixkv", "snapkv+ecokv", "snapkv+rkv"):
         small, big = (select(*inputs, method=name, budget=b, window=4, **extra) for b in (10, 20))
-        assert all(set(a.tolist()) <= set(b.tolist()) for x, y in zip(small, big, strict=True) for a, b in zip(x, y, strict=True))
+        assert all(
+            set(a.tolist()) <= set(b.tolist())
+            for x, y in zip(small, big, strict=True)
+            for a, b in zip(x, y, strict=True)
+        )
 
 
 def test_default_windows():
@@ -248,8 +262,13 @@ def test_public_name_is_lazy():
     import subprocess
     import sys
 
-    code = "import sys, kvbench, kvbench.methods as m; m.method_names(); m.options('score', 'bacon'); print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+    code = (
+        "import sys, kvbench, kvbench.methods as m; m.method_names(); m.options('score', 'bacon'); "
+        "print('torch' in sys.modules)"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+    )
     assert kvbench.select is select
 
 

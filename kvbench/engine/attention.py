@@ -1,9 +1,9 @@
 """The one attention function that kvbench gives to transformers.
 
-transformers calls it in every decoder layer after RoPE (and QK-norm), so it sees the true queries and keys of any
-model family. What it does is decided by the state object that the caller passes through the forward call, as
-`model(..., kv_state=state)`: a capture during prefill, a compact cache during decode. There is no global state, and
-the phase is never guessed from shapes.
+transformers calls it in every decoder layer after RoPE (and QK-norm), so it sees the true queries and keys
+of any model family. What it does is decided by the state object that the caller passes through the forward
+call, as `model(..., kv_state=state)`: a capture during prefill, a compact cache during decode. There is no
+global state, and the phase is never guessed from shapes.
 
 No mask function is registered: transformers then builds no mask and passes None, and the state owns masking.
 """
@@ -26,10 +26,14 @@ class State(Protocol):
         """query [B, H*G, q, d], key and value [B, H, q, d] of the new tokens -> [B, q, H*G, d]."""
 
 
-def attention(module, query, key, value, attention_mask, scaling=None, kv_state: State | None = None, **kwargs):
+def attention(
+    module, query, key, value, attention_mask, scaling=None, kv_state: State | None = None, **kwargs
+):
     """The function registered with transformers: hands queries, keys and values to the call's state."""
     if kv_state is None:
-        raise RuntimeError("this model's attention is kvbench's: run it through kvbench.engine, or inside plain(model)")
+        raise RuntimeError(
+            "this model's attention is kvbench's: run it through kvbench.engine, or inside plain(model)"
+        )
     if attention_mask is not None:
         raise RuntimeError("kvbench masks attention itself, but the model passed a mask of its own")
     sliding = kwargs.get("sliding_window")

@@ -1,8 +1,9 @@
 """The compact cache: what each branch, layer and KV head really kept, and the tokens generated since.
 
-A row is one (branch, KV head). Rows of a layer that hold about equally many prompt entries lie together in a bucket,
-padded to its longest row: [prompt entries | padding | generated]. So a branch with the full cache does not pad the
-compressed ones, and storage stays close to what was promised. The G query heads of a row attend as its G queries.
+A row is one (branch, KV head). Rows of a layer that hold about equally many prompt entries lie together in
+a bucket, padded to its longest row: [prompt entries | padding | generated]. So a branch with the full cache
+does not pad the compressed ones, and storage stays close to what was promised. The G query heads of a row
+attend as its G queries.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class CompactCache:
             )
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        """Store the new token of every branch and attend: query [B, H*G, 1, d], key [B, H, 1, d] -> [B, 1, H*G, d]."""
+        """Store each branch's new token, attend: query [B, H*G, 1, d], key [B, H, 1, d] -> [B, 1, H*G, d]."""
         batch, query_heads, _, dim = query.shape
         count = batch * self.heads
         query = query.reshape(count, 1, query_heads // self.heads, dim)
@@ -77,7 +78,9 @@ class CompactCache:
                 out[rows] = self._attend_bucket(bucket, query[rows], key[rows], value[rows], scaling)
         return out.view(batch, 1, query_heads, dim)
 
-    def _attend_bucket(self, bucket: Bucket, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    def _attend_bucket(
+        self, bucket: Bucket, query: Tensor, key: Tensor, value: Tensor, scaling: float
+    ) -> Tensor:
         at = bucket.slots + self.tail
         if at >= bucket.keys.shape[1]:
             bucket.grow(TAIL_CHUNK)
@@ -97,11 +100,13 @@ class CompactCache:
         keep = keep.repeat_interleave(self.heads)
         renumber = keep.cumsum(0) - 1
         for layer, buckets in enumerate(self._buckets):
-            self._buckets[layer] = [b for bucket in buckets if (b := _retain(bucket, keep, renumber)) is not None]
+            self._buckets[layer] = [
+                b for bucket in buckets if (b := _retain(bucket, keep, renumber)) is not None
+            ]
         self.branches = len(branches)
 
     def contents(self, branch: int, layer: int, head: int) -> tuple[Tensor, Tensor]:
-        """([entries, d], [entries, d]): the keys and values that a branch holds, prompt entries then generated ones."""
+        """([entries, d], [entries, d]): keys and values that a branch holds, prompt first, then generated."""
         row = branch * self.heads + head
         for bucket in self._buckets[layer]:
             index = row if bucket.rows is None else (bucket.rows == row).nonzero().flatten()
@@ -109,7 +114,9 @@ class CompactCache:
                 continue
             index = int(index)
             n, s = int(bucket.lengths[index]), bucket.slots
-            return tuple(torch.cat([t[index, :n], t[index, s : s + self.tail]]) for t in (bucket.keys, bucket.values))
+            return tuple(
+                torch.cat([t[index, :n], t[index, s : s + self.tail]]) for t in (bucket.keys, bucket.values)
+            )
         raise IndexError(f"no branch {branch}")
 
     @property
@@ -119,7 +126,7 @@ class CompactCache:
 
 
 def plan_buckets(lengths: Tensor) -> list[Tensor]:
-    """Group rows by length: each group's shortest row is not much shorter than its longest. Ascending rows each."""
+    """Group rows by length: a group's shortest row is not much shorter than its longest. Rows ascend."""
     order = lengths.argsort(descending=True, stable=True)
     groups, start, ranked = [], 0, lengths[order].tolist()
     for i, length in enumerate(ranked):

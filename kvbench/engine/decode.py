@@ -23,9 +23,9 @@ def decode(
 ) -> list[list[int]]:
     """Tokens of every branch, the stop token included.
 
-    kept: per branch the ascending prompt positions per layer and KV head; None keeps the whole prompt (FullKV).
-    A branch ends with a token of `stop_ids`, after `max_new_tokens`, or when `finished(tokens)` says so, and leaves
-    the batch at once. Branches with equal kept sets are decoded once.
+    kept: per branch the ascending prompt positions per layer and KV head; None keeps the whole prompt
+    (FullKV). A branch ends with a token of `stop_ids`, after `max_new_tokens`, or when `finished(tokens)`
+    says so, and leaves the batch at once. Branches with equal kept sets are decoded once.
     """
     unique, owner = _deduplicate(kept, prefill.length)
     tokens: list[list[int]] = [[] for _ in unique]

@@ -38,14 +38,14 @@ def generate(
 ) -> list[Answer]:
     """The answer of every method to one prompt (`inputs` of `adapter.prepare`), in the order of `methods`.
 
-    until: strings that end an answer at their first occurrence. seconds: filled with the time of "prefill", "select"
-    and "decode". Raises UserError when prompt and answer exceed the model's context.
+    until: strings that end an answer at their first occurrence. seconds: filled with the time of "prefill",
+    "select" and "decode". Raises UserError when prompt and answer exceed the model's context.
     """
     until = [s for s in until or [] if s]
     if inputs.length + max_new_tokens > adapter.max_length:
         raise UserError(
-            f"a prompt of {inputs.length} tokens and {max_new_tokens} new ones exceed the {adapter.max_length} that "
-            f"{adapter.name} can hold: shorten the prompt or lower max_new_tokens."
+            f"a prompt of {inputs.length} tokens and {max_new_tokens} new ones exceed the "
+            f"{adapter.max_length} that {adapter.name} can hold: shorten the prompt or lower max_new_tokens."
         )
     clock = _Clock(adapter.model.device)
     extras = frozenset().union(*(m.extras for m in methods)) & {"attention_sums"}

@@ -54,7 +54,9 @@ class Capture:
         if self.sums is not None:
             self.sums[layer] = column_sums(query[0], key[0], scaling)
         grouped = query.shape[1] != key.shape[1]
-        out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=grouped)
+        out = F.scaled_dot_product_attention(
+            query, key, value, is_causal=True, scale=scaling, enable_gqa=grouped
+        )
         return out.transpose(1, 2)
 
     def _allocate(self, query: Tensor, key: Tensor) -> None:
@@ -91,8 +93,8 @@ def column_sums(query: Tensor, key: Tensor, scaling: float, block: int = 256) ->
 def prefill(adapter, inputs, *, window: int, extras: Collection[str] = ()) -> Prefill:
     """Run the prompt once, exactly, and capture its cache and its last `window` queries.
 
-    extras: further things to capture, of `EXTRAS`. Raises UserError when the prompt is empty, longer than the model's
-    context, or makes the model produce NaN.
+    extras: further things to capture, of `EXTRAS`. Raises UserError when the prompt is empty, longer than
+    the model's context, or makes the model produce NaN.
     """
     unknown = set(extras) - EXTRAS
     if unknown:
@@ -101,14 +103,16 @@ def prefill(adapter, inputs, *, window: int, extras: Collection[str] = ()) -> Pr
         raise UserError("the prompt is empty: give the model at least one token.")
     if inputs.length > adapter.max_length:
         raise UserError(
-            f"the prompt has {inputs.length} tokens, more than the {adapter.max_length} that {adapter.name} can read: "
-            f"shorten it or take a model with a longer context."
+            f"the prompt has {inputs.length} tokens, more than the {adapter.max_length} that {adapter.name} "
+            f"can read: shorten it or take a model with a longer context."
         )
     capture = Capture(adapter.layers, max(window, 1), extras)
     output = adapter.model(**inputs.tensors, use_cache=False, logits_to_keep=1, kv_state=capture)
     logits = output.logits[0, -1].float()
     if not bool(logits.isfinite().all()):
-        raise UserError(f"{adapter.name} produced NaN or infinite logits: load it in another dtype (e.g. dtype=float32).")
+        raise UserError(
+            f"{adapter.name} produced NaN or infinite logits: load it in another dtype (e.g. dtype=float32)."
+        )
     return Prefill(
         key_stack=capture.keys,
         value_stack=capture.values,

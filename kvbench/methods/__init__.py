@@ -17,9 +17,27 @@ from kvbench.methods.registry import (
 )
 
 __all__ = [
-    "FULL", "Capacity", "Method", "Option", "Score", "WindowScore", "build", "canonical", "capacity", "check_budget", "describe",
-    "load_plugin", "lookup", "method_names", "names", "option", "options", "parse", "score", "select",
-]  # fmt: skip
+    "FULL",
+    "Capacity",
+    "Method",
+    "Option",
+    "Score",
+    "WindowScore",
+    "build",
+    "canonical",
+    "capacity",
+    "check_budget",
+    "describe",
+    "load_plugin",
+    "lookup",
+    "method_names",
+    "names",
+    "option",
+    "options",
+    "parse",
+    "score",
+    "select",
+]
 
 
 def __getattr__(name: str):

@@ -33,7 +33,9 @@ class Score:
 class WindowScore(Score):
     """A score built on window attention, with the options for reducing and pooling it."""
 
-    reduce: str = option("mean", "reduce the query heads of a KV head by mean or max", choices=("mean", "max"))
+    reduce: str = option(
+        "mean", "reduce the query heads of a KV head by mean or max", choices=("mean", "max")
+    )
     pool: str = option("avg", "pooling along positions", choices=("avg", "max", "none"))
     kernel: int = option(5, "pooling kernel", minimum=1, maximum=63, odd=True)
 

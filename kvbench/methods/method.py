@@ -1,4 +1,4 @@
-"""A method is capacity x score x window at a budget; this module parses, validates and builds one. No torch."""
+"""A method is capacity x score x window at a budget; parsed, validated and built here, without torch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Method:
 
     @property
     def base(self) -> tuple[str, str, int]:
-        """(reduce, pool, kernel) of the base score, which AdaKV's capacities share with the method's score."""
+        """(reduce, pool, kernel) of the base score, which AdaKV shares with the method's score."""
         if isinstance(self.score, WindowScore):
             return self.score.reduce, self.score.pool, self.score.kernel
         return "mean", "avg", 5
@@ -71,13 +71,15 @@ def method_names() -> list[str]:
 def build(spec: dict[str, Any], budget: int | None) -> Method:
     """A validated Method from the `method` part of a cell's config.
 
-    spec: {name, window?, capacity?: {name?, options...}, score?: {name?, options...}}. The window defaults to the
-    score's own (4 for ecokv, else 32). Raises UserError with the nearest names.
+    spec: {name, window?, capacity?: {name?, options...}, score?: {name?, options...}}. The window defaults
+    to the score's own (4 for ecokv, else 32). Raises UserError with the nearest names.
     """
     spec = dict(spec)
     for key in spec:
         if key not in ("name", "window", "capacity", "score"):
-            raise UserError(f"a method has no key `{key}`: {nearest(key, ('name', 'window', 'capacity', 'score'))}")
+            raise UserError(
+                f"a method has no key `{key}`: {nearest(key, ('name', 'window', 'capacity', 'score'))}"
+            )
     parts = {kind: _part(spec.get(kind), kind) for kind in ("capacity", "score")}
     name = spec.get("name")
     parsed = parse(name) if name is not None else (None, None)
@@ -89,7 +91,9 @@ def build(spec: dict[str, Any], budget: int | None) -> Method:
         if given is not None:
             lookup(kind, given)
             if from_name is not None and given != from_name:
-                raise UserError(f"method `{name}` says {kind} `{from_name}`, but {kind}.name is `{given}`: drop one.")
+                raise UserError(
+                    f"method `{name}` says {kind} `{from_name}`, but {kind}.name is `{given}`: drop one."
+                )
         chosen[kind] = given or from_name or ("uniform" if kind == "capacity" else "window")
     capacity = make("capacity", chosen["capacity"], parts["capacity"])
     score = make("score", chosen["score"], parts["score"])
@@ -106,8 +110,8 @@ def check_budget(budget: Any, window: int) -> None:
     _positive("budget", budget)
     if budget <= window:
         raise UserError(
-            f"budget {budget} must be larger than the window {window}, which it includes: raise the budget or "
-            f"lower the window."
+            f"budget {budget} must be larger than the window {window}, which it includes: raise the budget "
+            f"or lower the window."
         )
 
 

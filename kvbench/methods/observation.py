@@ -1,7 +1,7 @@
 """What the prompt shows to the methods: window attention and key statistics, computed once per sample.
 
-All tensors are stacked over layers and KV heads: L layers, H KV heads, G query heads per KV head, N prompt tokens,
-d head dimension, M = N - window candidates. Every statistic is fp32, whatever the model's dtype.
+All tensors are stacked over layers and KV heads: L layers, H KV heads, G query heads per KV head, N prompt
+tokens, d head dimension, M = N - window candidates. Every statistic is fp32, whatever the model's dtype.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class View:
         return self.observation.memo("redundancy", make)
 
     def centroid_distances(self, over: str = "all") -> Tensor:
-        """[L, H, M] Euclidean distance of each candidate key to the mean raw key over all N or the candidates."""
+        """[L, H, M] Euclidean distance of each candidate key to the mean key over all N or the candidates."""
 
         def make() -> Tensor:
             keys = self.keys if over == "all" else self.keys[:, :, : self.candidates]

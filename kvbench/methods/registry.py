@@ -42,7 +42,9 @@ def _register(kind: str, name: str, line: str, source: str) -> Callable[[type], 
     def decorate(cls: type) -> type:
         known = _REGISTRY[kind].get(name)
         if known is not None and known.__module__ != cls.__module__:
-            raise UserError(f"{kind} `{name}` is already registered by {known.__module__}; choose another name.")
+            raise UserError(
+                f"{kind} `{name}` is already registered by {known.__module__}; choose another name."
+            )
         cls.name, cls.line, cls.source = name, line, source
         _REGISTRY[kind][name] = cls
         return cls
@@ -165,7 +167,11 @@ def _check(kind: str, name: str, field: dataclasses.Field, value: Any) -> Any:
         raise UserError(f"{where} must be one of {', '.join(map(str, meta['choices']))}, not {value!r}.")
     if base in ("int", "float"):
         low, high = meta.get("minimum"), meta.get("maximum")
-        if not math.isfinite(value) or (low is not None and value < low) or (high is not None and value > high):
+        if (
+            not math.isfinite(value)
+            or (low is not None and value < low)
+            or (high is not None and value > high)
+        ):
             raise UserError(f"{where} must satisfy {_allowed(field) or 'finite x'}, not {value!r}.")
         if meta.get("odd") and value % 2 == 0:
             raise UserError(f"{where} must be odd, not {value!r}.")

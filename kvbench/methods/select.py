@@ -34,18 +34,18 @@ def select(
 ) -> KeptSet:
     """Which prompt positions a method keeps, per layer and KV head, ascending, window included.
 
-    keys, values: [layers, kv_heads, N, d], post-RoPE. window_queries: [layers, query_heads, w, d], the queries of the
-    last w >= window prompt positions. budget: entries per KV head, window included; a prompt that fits is kept whole.
-    window: default 32, or the score's own default (4 for ecokv). Options of the score or the capacity go by name;
-    where both have one of that name, use `capacity={...}` or `score={...}`. Extra inputs: head_scores
-    [layers, query_heads] (sparsemm), mixkv_weight [layers, kv_heads] (mixkv's static prior; implies weight=static),
-    visual_mask bool [N] (lookm), attention_sums [layers, query_heads, N] (h2o). Raises UserError on bad input.
+    keys, values: [layers, kv_heads, N, d], post-RoPE. window_queries: [layers, query_heads, w, d], the
+    queries of the last w >= window prompt positions. budget: entries per KV head, window included; a prompt
+    that fits is kept whole. window: default 32, or the score's own default (4 for ecokv). Options of the
+    score or the capacity go by name; where both have one of that name, use `capacity={...}` or
+    `score={...}`. Extra inputs: head_scores [layers, query_heads] (sparsemm), mixkv_weight [layers,
+    kv_heads] (mixkv's static prior; implies weight=static), visual_mask bool [N] (lookm), attention_sums
+    [layers, query_heads, N] (h2o). Raises UserError on bad input.
 
     >>> import torch, kvbench
     >>> keys, values = torch.randn(2, 2, 2, 100, 16)
-    >>> kept = kvbench.select(keys, values, torch.randn(2, 4, 8, 16), method="snapkv+bacon", budget=24, window=8)
-    >>> [len(head) for layer in kept for head in layer]
-    [24, 24, 24, 24]
+    >>> kept = kvbench.select(keys, values, torch.randn(2, 4, 8, 16), method="snapkv+bacon", budget=24,
+    window=8) >>> [len(head) for layer in kept for head in layer] [24, 24, 24, 24]
     """
     parsed = parse(method)
     if parsed is None:
@@ -57,7 +57,9 @@ def select(
         parts["score"].setdefault("weight", "static")
     chosen = build({"name": method, "window": window, **parts}, budget)
     _check_tensors(keys, values, window_queries, chosen.window)
-    observation = Observation(keys, values, window_queries, visual_mask, attention_sums, head_scores, mixkv_weight)
+    observation = Observation(
+        keys, values, window_queries, visual_mask, attention_sums, head_scores, mixkv_weight
+    )
     _check_extras(observation)
     return to_sets(kept_mask(chosen, observation))
 
@@ -73,11 +75,15 @@ def kept_mask(method: Method, observation: Observation) -> Tensor:
         scores = method.score(view, selected)
         ranked = scores.sort(-1, descending=True).values
     else:
-        scores = observation.memo(("score", method.score, method.window), lambda: method.score(view, selected))
+        scores = observation.memo(
+            ("score", method.score, method.window), lambda: method.score(view, selected)
+        )
         ranked = observation.memo(
             ("ranked", method.score, method.window), lambda: scores.sort(-1, descending=True).values
         )
-    kept = torch.ones(layers, heads, length, dtype=torch.bool)  # the window is kept by position, whatever the scores
+    kept = torch.ones(
+        layers, heads, length, dtype=torch.bool
+    )  # the window is kept by position, whatever the scores
     kept[..., : view.candidates] = top_mask(scores, selected, ranked)
     return kept
 
@@ -130,18 +136,26 @@ def _route(parsed: tuple[str, str], options: dict, capacity: dict, score: dict) 
 def _check_tensors(keys: Tensor, values: Tensor, queries: Tensor, window: int) -> None:
     for what, tensor in (("keys", keys), ("values", values), ("window_queries", queries)):
         if not isinstance(tensor, Tensor) or tensor.ndim != 4 or not tensor.is_floating_point():
-            raise UserError(f"{what} must be a floating-point tensor of four dimensions [layers, heads, length, head_dim].")
+            raise UserError(
+                f"{what} must be a floating-point tensor of 4 dimensions [layers, heads, length, head_dim]."
+            )
     if keys.shape[:3] != values.shape[:3]:
-        raise UserError(f"keys {tuple(keys.shape)} and values {tuple(values.shape)} must agree in layers, heads and length.")
+        raise UserError(
+            f"keys {tuple(keys.shape)} and values {tuple(values.shape)} must agree in layers, heads, length."
+        )
     layers, heads, length, dim = keys.shape
     if length == 0 or layers == 0 or heads == 0:
         raise UserError("the prompt is empty: keys must hold at least one layer, head and position.")
     if queries.shape[0] != layers or queries.shape[3] != dim:
-        raise UserError(f"window_queries {tuple(queries.shape)} must have the keys' {layers} layers and head_dim {dim}.")
+        raise UserError(
+            f"window_queries {tuple(queries.shape)} must have the keys' {layers} layers and head_dim {dim}."
+        )
     if queries.shape[1] == 0 or queries.shape[1] % heads:
         raise UserError(f"{queries.shape[1]} query heads are not a multiple of {heads} KV heads.")
     if queries.shape[2] < min(window, length):
-        raise UserError(f"window_queries hold {queries.shape[2]} positions, fewer than the window {window}: pass the last {window}.")
+        raise UserError(
+            f"window_queries hold {queries.shape[2]} positions: pass the last {window}, the whole window."
+        )
     for what, tensor in (("keys", keys), ("values", values), ("window_queries", queries)):
         if not bool(tensor.isfinite().all()):
             raise UserError(f"{what} hold NaN or infinite entries: check the model's dtype and inputs.")

@@ -10,7 +10,7 @@ from kvbench.errors import UserError
 
 
 def load(cfg: dict[str, Any]):
-    """The adapter that a model config describes. Raises UserError for an unknown adapter or missing weights."""
+    """The adapter that a model config describes. Raises UserError if adapter or weights are missing."""
     known = sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name != "base")
     name = cfg.get("adapter")
     if name not in known:

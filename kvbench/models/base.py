@@ -25,7 +25,7 @@ class Inputs:
 
 
 class Adapter:
-    """A loaded model behind one interface. Families override `prepare` and, for M-RoPE, `decode_positions`."""
+    """A model behind one interface. Families override `prepare`, with M-RoPE `decode_positions` too."""
 
     def __init__(
         self,
@@ -113,7 +113,9 @@ def resolve_device(cfg: dict[str, Any]) -> torch.device:
     except RuntimeError as error:
         raise UserError(f"unknown device `{wanted}`: use auto, cpu or cuda.") from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"device={wanted} was asked for, but torch sees no GPU: use device=cpu or device=auto.")
+        raise UserError(
+            f"device={wanted} was asked for, but torch sees no GPU: use device=cpu or device=auto."
+        )
     return device
 
 

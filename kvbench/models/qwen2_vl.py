@@ -1,9 +1,10 @@
 """Adapter of Qwen2-VL: native-resolution pixels, M-RoPE positions.
 
-The positions of an image take less room than its tokens, so the first generated token stands *before* position N.
-Its position is read off the prompt's own position ids and passed explicitly at every step.
+The positions of an image take less room than its tokens, so the first generated token stands *before*
+position N. Its position is read off the prompt's own position ids and passed explicitly at every step.
 
-`weights: random` builds the same class without a checkpoint: `size: toy` for tests, `size: 7b` for speed and memory.
+`weights: random` builds the same class without a checkpoint: `size: toy` for tests, `size: 7b` for speed
+and memory.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ from torch import Tensor
 from kvbench.errors import UserError
 from kvbench.models.base import Adapter, Inputs, resolve_device, resolve_dtype, stop_tokens
 
-SPECIAL = ("<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+SPECIAL = (
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
 PATCH = 28  # pixels along the side of one language-model token
 
 
@@ -33,14 +41,18 @@ class Qwen2VLAdapter(Adapter):
     def prepare(self, text: str, images: list) -> Inputs:
         config = self.model.config
         pixels = self.image_processor(images=images, return_tensors="pt") if images else None
-        merge = config.vision_config.spatial_merge_size ** 2
+        merge = config.vision_config.spatial_merge_size**2
         ids: list[int] = []
         if self.system is not None:
             ids += self._turn("system", self._encode(self.system))
         content: list[int] = []
         for grid in pixels["image_grid_thw"].tolist() if images else []:
             count = grid[0] * grid[1] * grid[2] // merge
-            content += [config.vision_start_token_id, *[config.image_token_id] * count, config.vision_end_token_id]
+            content += [
+                config.vision_start_token_id,
+                *[config.image_token_id] * count,
+                config.vision_end_token_id,
+            ]
         ids += self._turn("user", content + self._encode(text))
         ids += [self._special("<|im_start|>"), *self._encode("assistant\n")]
         inputs = self.text_inputs(ids)
@@ -102,17 +114,32 @@ def random_config(size: str):
 
     if size == "7b":
         rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [16, 24, 24]}
-        text = {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28,
-                "num_key_value_heads": 4, "vocab_size": 152064, "max_position_embeddings": 32768,
-                "rope_parameters": rope}  # fmt: skip
+        text = {
+            "hidden_size": 3584,
+            "intermediate_size": 18944,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 28,
+            "num_key_value_heads": 4,
+            "vocab_size": 152064,
+            "max_position_embeddings": 32768,
+            "rope_parameters": rope,
+        }
         return Qwen2VLConfig(text_config=text, vision_config={"hidden_size": 3584})
     if size != "toy":
         raise UserError(f"unknown size `{size}` of random Qwen2-VL weights: use toy or 7b.")
     rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}
-    # The wide initialisation makes attention sharp, so that a wrong position or a lost entry changes the answer.
-    text = {"hidden_size": 96, "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 6,
-            "num_key_value_heads": 2, "vocab_size": 256 + len(SPECIAL), "max_position_embeddings": 4096,
-            "initializer_range": 0.2, "rope_parameters": rope}  # fmt: skip
+    # The wide initialisation makes attention sharp, so that a wrong position or lost entry shows.
+    text = {
+        "hidden_size": 96,
+        "intermediate_size": 128,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "vocab_size": 256 + len(SPECIAL),
+        "max_position_embeddings": 4096,
+        "initializer_range": 0.2,
+        "rope_parameters": rope,
+    }
     vision = {"depth": 2, "embed_dim": 32, "hidden_size": 96, "num_heads": 2, "mlp_ratio": 2}
     tokens = {"bos_token_id": 256, "eos_token_id": 257, "pad_token_id": 257}
     return Qwen2VLConfig(
@@ -146,8 +173,8 @@ def load(cfg: dict[str, Any]) -> Qwen2VLAdapter:
             model = Qwen2VLForConditionalGeneration.from_pretrained(weights, revision=revision, dtype=dtype)
         except OSError as error:
             raise UserError(
-                f"cannot load the checkpoint {weights}: download it with `hf download {weights}` or set model.weights "
-                f"to a folder that holds it."
+                f"cannot load the checkpoint {weights}: download it with `hf download {weights}` or set "
+                f"model.weights to a folder that holds it."
             ) from error
         stop_ids = stop_tokens(model, tokenizer)
     return Qwen2VLAdapter(

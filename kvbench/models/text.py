@@ -23,7 +23,7 @@ class TextAdapter(Adapter):
 
 
 def load(cfg: dict[str, Any]) -> TextAdapter:
-    """The model of conf/model/*.yaml: `weights` is a hub id, a folder, or `embedded` for the one `make setup` fetches."""
+    """The model of conf/model/*.yaml: `weights` is a hub id, a folder, or `embedded` (see `make setup`)."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     source, revision = cfg.get("weights") or LOCAL, cfg.get("revision")
@@ -34,9 +34,13 @@ def load(cfg: dict[str, Any]) -> TextAdapter:
     device = resolve_device(cfg)
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
-        model = AutoModelForCausalLM.from_pretrained(source, revision=revision, dtype=resolve_dtype(cfg, device))
+        model = AutoModelForCausalLM.from_pretrained(
+            source, revision=revision, dtype=resolve_dtype(cfg, device)
+        )
     except OSError as error:
-        raise UserError(f"cannot load {source}: download it first or set model.weights to a folder that holds it.") from error
+        raise UserError(
+            f"cannot load {source}: download it first or set model.weights to a folder that holds it."
+        ) from error
     return TextAdapter(
         cfg["name"],
         model.to(device),

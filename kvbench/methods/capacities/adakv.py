@@ -8,7 +8,9 @@ from kvbench.methods.base import Capacity
 from kvbench.methods.registry import capacity, option
 
 
-@capacity("adakv", line="heads of a layer share a pool by their base scores", source="AdaKV (arXiv:2407.11550)")
+@capacity(
+    "adakv", line="heads of a layer share a pool by their base scores", source="AdaKV (arXiv:2407.11550)"
+)
 @dataclass(frozen=True)
 class AdaKV(Capacity):
     floor: float = option(0.2, "share of B that every head gets regardless", minimum=0, maximum=1)

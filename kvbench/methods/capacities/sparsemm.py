@@ -12,7 +12,7 @@ from kvbench.methods.registry import capacity, option
 
 
 def read_head_scores(path: str | Path, layers: int, query_heads: int):
-    """[layers, query_heads] from the published JSON layout {"layer-head": [score, ...]}: the mean of each list."""
+    """[layers, query_heads] from the published JSON {"layer-head": [score, ...]}: the mean of each list."""
     import torch
 
     try:
@@ -28,20 +28,23 @@ def read_head_scores(path: str | Path, layers: int, query_heads: int):
                 scores[layer, head] = sum(map(float, entry)) / max(len(entry), 1)
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
-            f'head scores in {path} lack a valid entry {error}: a model of {layers} layers and {query_heads} '
+            f"head scores in {path} lack a valid entry {error}: a model of {layers} layers and {query_heads} "
             f'query heads needs every "layer-head" from "0-0" to "{layers - 1}-{query_heads - 1}".'
         ) from error
     return scores
 
 
-@capacity("sparsemm", line="heads share the whole model's entries by visual-head scores", source="SparseMM (ICCV 2025)")
+@capacity(
+    "sparsemm",
+    line="heads share the whole model's entries by visual-head scores",
+    source="SparseMM (ICCV 2025)",
+)
 @dataclass(frozen=True)
 class SparseMM(Capacity):
     ratio: float = option(0.1, "share of B that every head gets regardless", minimum=0, maximum=1)
     scores: str | None = option(None, "JSON file of visual-head scores; default: the model's own")
 
     def __call__(self, view, selected):
-        import torch
 
         layers, heads, _ = view.observation.shape
         query_heads = view.observation.window_queries.shape[1]
@@ -62,7 +65,9 @@ class SparseMM(Capacity):
             )
         scores = scores.double().cpu()
         if not bool(scores.isfinite().all()) or bool((scores < 0).any()) or float(scores.sum()) <= 0:
-            raise UserError("head scores must be finite, not negative and not all zero: calibrate the heads again.")
+            raise UserError(
+                "head scores must be finite, not negative and not all zero: calibrate the heads again."
+            )
         shares = (scores / scores.sum()).view(layers, heads, -1).sum(-1)
         least = int(self.ratio * selected)
         rest = (selected - least) * layers * heads

@@ -1,8 +1,9 @@
 """BACON: window attention calibrated with what only the last query sees (BACON section 4).
 
-Decisions where the paper is open: gamma (eq. 15) defaults to 0.5; neighbourhoods are clipped to the candidates.
-`variant=released` follows the behaviour of the authors' early code: the radius is a pooling kernel, the standard
-deviation of V is taken over V's own top set, and lambda is damped by clamp(mean(V) / mean(b), 0, 1).
+Decisions where the paper is open: gamma (eq. 15) defaults to 0.5; neighbourhoods are clipped to the
+candidates. `variant=released` follows the behaviour of the authors' early code: the radius is a pooling
+kernel, the standard deviation of V is taken over V's own top set, and lambda is damped by clamp(mean(V) /
+mean(b), 0, 1).
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from kvbench.methods.base import WindowScore
 from kvbench.methods.registry import option, score
 
 
-@score("bacon", line="window attention plus calibrated last-query evidence", source="BACON (arXiv:2606.14782)")
+@score(
+    "bacon", line="window attention plus calibrated last-query evidence", source="BACON (arXiv:2606.14782)"
+)
 @dataclass(frozen=True)
 class Bacon(WindowScore):
     uses_capacity: ClassVar[bool] = True
@@ -23,7 +26,9 @@ class Bacon(WindowScore):
     evidence: bool = option(True, "term E: positive residual of the last query (eq. 4)")
     coherence: bool = option(True, "term L: mean residual of the neighbourhood (eq. 7)")
     persistence: bool = option(True, "term T: mean residual of preceding layers (eq. 9)")
-    radius: int = option(5, "neighbourhood radius r (eq. 5); the kernel in variant=released", minimum=0, maximum=1000)
+    radius: int = option(
+        5, "neighbourhood radius r (eq. 5); the kernel in variant=released", minimum=0, maximum=1000
+    )
     depth: int = option(4, "preceding layers m (eq. 8)", minimum=0, maximum=1000)
     rho: float = option(2.0, "expansion of the scale-matching region (eq. 12)", minimum=0.01, maximum=1000)
     gamma: float = option(0.5, "calibration strength (eq. 14; not printed)", minimum=0, maximum=1000)
@@ -68,14 +73,19 @@ class Bacon(WindowScore):
         if self.variant == "paper":
             return F.avg_pool1d(residual, 2 * self.radius + 1, 1, self.radius, count_include_pad=False)
         if self.radius % 2 == 0:
-            raise UserError("option `radius` of score `bacon` is a kernel in variant=released and must be odd.")
+            raise UserError(
+                "option `radius` of score `bacon` is a kernel in variant=released and must be odd."
+            )
         return F.avg_pool1d(residual, self.radius, 1, self.radius // 2)
 
     def _persistence(self, residual):
         """[L, H, M] mean residual of the <= m preceding layers, 0 in the first layer (eq. 9)."""
         import torch
 
-        total, count = torch.zeros_like(residual), torch.zeros(residual.shape[0], 1, 1, device=residual.device)
+        total, count = (
+            torch.zeros_like(residual),
+            torch.zeros(residual.shape[0], 1, 1, device=residual.device),
+        )
         for back in range(1, min(self.depth, residual.shape[0] - 1) + 1):
             total[back:] += residual[:-back]
             count[back:] += 1

@@ -1,8 +1,8 @@
-"""ECOKV: Euclidean and cosine diversity together, weighted by a redundancy estimate from both (ECOKV section 5).
+"""ECOKV: Euclidean and cosine diversity, weighted by a redundancy estimate from both (ECOKV section 5).
 
-Decisions where the paper is open: the cosine term takes the sign of appendix A.1 (the printed algorithm would reward
-redundancy; `printed_sign` runs it); MAD scaling is sigmoid((d - median) / (MAD * mad_temperature)); with
-redundancy=std, equation 8 as printed replaces r_E.
+Decisions where the paper is open: the cosine term takes the sign of appendix A.1 (the printed algorithm
+would reward redundancy; `printed_sign` runs it); MAD scaling is sigmoid((d - median) / (MAD *
+mad_temperature)); with redundancy=std, equation 8 as printed replaces r_E.
 """
 
 from __future__ import annotations
@@ -14,21 +14,29 @@ from kvbench.methods.base import WindowScore
 from kvbench.methods.registry import option, score
 
 
-@score("ecokv", line="importance mixed with Euclidean and cosine diversity", source="ECOKV (arXiv:2609.06663)")
+@score(
+    "ecokv", line="importance mixed with Euclidean and cosine diversity", source="ECOKV (arXiv:2609.06663)"
+)
 @dataclass(frozen=True)
 class EcoKV(WindowScore):
     default_window: ClassVar[int] = 4
 
     alpha: float = option(0.8, "Euclidean share of the diversity score (eq. 3)", minimum=0, maximum=1)
     beta: float = option(0.6, "Euclidean share of the redundancy (eq. 6)", minimum=0, maximum=1)
-    tau: float | None = option(None, "temperature of the redundancy (eq. 5); default sqrt(head_dim)", minimum=1e-9)
-    centroid: str = option("all", "mean key over all N or without the window (table 11)", choices=("all", "nonwindow"))
+    tau: float | None = option(
+        None, "temperature of the redundancy (eq. 5); default sqrt(head_dim)", minimum=1e-9
+    )
+    centroid: str = option(
+        "all", "mean key over all N or without the window (table 11)", choices=("all", "nonwindow")
+    )
     normalise: str = option(
         "minmax", "scaling of distances (table 4)", choices=("minmax", "winsor1", "winsor5", "mad")
     )
     mad_temperature: float = option(1.0, "temperature of MAD scaling", minimum=1e-9)
     redundancy: str = option(
-        "euclidean", "redundancy from mean distance or standard deviation (table 12)", choices=("euclidean", "std")
+        "euclidean",
+        "redundancy from mean distance or standard deviation (table 12)",
+        choices=("euclidean", "std"),
     )
     printed_sign: bool = option(False, "cosine term with the sign printed in algorithm 1")
     epsilon: float = option(1e-8, "stabiliser of the min-max scaling (eq. 2)", minimum=0)

@@ -15,12 +15,16 @@ from kvbench.methods.registry import option, score
 class H2O(Score):
     extras: ClassVar[frozenset[str]] = frozenset({"attention_sums"})
 
-    reduce: str = option("mean", "reduce the query heads of a KV head by mean or max", choices=("mean", "max"))
+    reduce: str = option(
+        "mean", "reduce the query heads of a KV head by mean or max", choices=("mean", "max")
+    )
 
     def __call__(self, view, selected):
         sums = view.observation.attention_sums
         if sums is None:
-            raise UserError("h2o needs attention_sums [layers, query_heads, N]: the column sums of the prefill attention.")
+            raise UserError(
+                "h2o needs attention_sums [layers, query_heads, N]: the column sums of the prefill attention."
+            )
         layers, heads, length = view.observation.shape
         grouped = sums.float().view(layers, heads, -1, length)[..., : view.candidates]
         return grouped.mean(2) if self.reduce == "mean" else grouped.amax(2)

@@ -9,7 +9,9 @@ from kvbench.methods.base import WindowScore
 from kvbench.methods.registry import score
 
 
-@score("lookm", line="text tokens first, visual tokens by window attention", source="LOOK-M (arXiv:2406.18139)")
+@score(
+    "lookm", line="text tokens first, visual tokens by window attention", source="LOOK-M (arXiv:2406.18139)"
+)
 @dataclass(frozen=True)
 class LookM(WindowScore):
     def __call__(self, view, selected):

@@ -9,10 +9,16 @@ from kvbench.methods.base import WindowScore
 from kvbench.methods.registry import option, score
 
 
-@score("mixkv", line="importance mixed with cosine diversity by head redundancy", source="MixKV; ECOKV appendix A.1")
+@score(
+    "mixkv",
+    line="importance mixed with cosine diversity by head redundancy",
+    source="MixKV; ECOKV appendix A.1",
+)
 @dataclass(frozen=True)
 class MixKV(WindowScore):
-    weight: str = option("online", "redundancy weight: this prompt's, or a static prior", choices=("online", "static"))
+    weight: str = option(
+        "online", "redundancy weight: this prompt's, or a static prior", choices=("online", "static")
+    )
     prior: str | None = option(None, 'JSON file {"layer-head": weight} of the static prior')
 
     def __call__(self, view, selected):

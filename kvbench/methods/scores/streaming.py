@@ -8,7 +8,9 @@ from kvbench.methods.base import Score
 from kvbench.methods.registry import option, score
 
 
-@score("streaming", line="first sinks, then the most recent positions", source="StreamingLLM (arXiv:2309.17453)")
+@score(
+    "streaming", line="first sinks, then the most recent positions", source="StreamingLLM (arXiv:2309.17453)"
+)
 @dataclass(frozen=True)
 class Streaming(Score):
     sinks: int = option(4, "first positions that are kept before any other", minimum=0, maximum=1_000_000)

@@ -11,7 +11,9 @@ from kvbench.methods.registry import option, score
 @score("tova", line="attention of the last query only, not pooled", source="TOVA (arXiv:2401.06104)")
 @dataclass(frozen=True)
 class Tova(Score):
-    over: str = option("layer", "average over all heads of a layer or over each KV head's group", choices=("layer", "group"))
+    over: str = option(
+        "layer", "average over all heads of a layer or over each KV head's group", choices=("layer", "group")
+    )
 
     def __call__(self, view, selected):
         layers, heads, _ = view.observation.shape
