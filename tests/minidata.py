@@ -13,7 +13,7 @@ CAPTIONS = [
     ["A red bus stands at the stop.", "The bus is red.", "a red bus with the number 12"],
     ["A sign says 'No Parking'.", "No parking sign by Acme Inc.", "A white sign"],
     ["A cup of tea on a table.", "The cup says Tea.", "a cup, a table"],
-    ["Book called \"The Sea\" lies on a bed.", "A book on a bed.", "The Sea is a book"],
+    ['Book called "The Sea" lies on a bed.', "A book on a bed.", "The Sea is a book"],
 ]
 
 
@@ -25,35 +25,64 @@ def rows(name: str) -> tuple[str, list[dict[str, Any]]]:
     """(split, rows) of one set."""
     n = range(len(QUESTIONS))
     if name == "docqa_mini":
+        other = {"ucsf_document_id": "", "ucsf_document_page_no": "1", "data_split": "val"}
         return "validation", [
-            {"questionId": str(100 + i), "question": QUESTIONS[i], "image": picture(i), "answers": [f"answer {i}", f"{i}"],
-             "question_types": ["form"], "docId": i, "ucsf_document_id": "", "ucsf_document_page_no": "1",
-             "data_split": "val"}
+            {
+                "questionId": str(100 + i),
+                "question": QUESTIONS[i],
+                "image": picture(i),
+                "answers": [f"answer {i}", f"{i}"],
+                "question_types": ["form"],
+                "docId": i,
+                **other,
+            }
             for i in n
-        ]  # fmt: skip
+        ]
     if name == "textqa_mini":
         return "validation", [
-            {"image_id": f"s{i}", "question_id": 7 + i, "question": QUESTIONS[i], "image": picture(i),
-             "answers": [f"word{i}"] * 8 + ["other", "thing"], "ocr_tokens": ["a"]}
+            {
+                "image_id": f"s{i}",
+                "question_id": 7 + i,
+                "question": QUESTIONS[i],
+                "image": picture(i),
+                "answers": [f"word{i}"] * 8 + ["other", "thing"],
+                "ocr_tokens": ["a"],
+            }
             for i in n
-        ]  # fmt: skip
+        ]
     if name == "chartqa_mini":
         return "test", [
-            {"type": "human_test" if i % 2 else "augmented_test", "question": QUESTIONS[i], "answer": str(10 * (i + 1)),
-             "image": picture(i)}
+            {
+                "type": "human_test" if i % 2 else "augmented_test",
+                "question": QUESTIONS[i],
+                "answer": str(10 * (i + 1)),
+                "image": picture(i),
+            }
             for i in n
-        ]  # fmt: skip
+        ]
     if name == "caption_mini":
         return "val", [
-            {"question_id": str(i), "question": "", "image": picture(i), "image_id": f"im{i}", "caption_str": CAPTIONS[i]}
+            {
+                "question_id": str(i),
+                "question": "",
+                "image": picture(i),
+                "image_id": f"im{i}",
+                "caption_str": CAPTIONS[i],
+            }
             for i in n
         ]
     if name == "describe_mini":
         return "test", [
-            {"dataset": "x", "image": f"d{i}", "binary": png(i), "GT_Caption_GPT4O": CAPTIONS[i][0],
-             "GT_Caption_GPT4V": CAPTIONS[i][1], "GT_Caption_Gemini15Pro": CAPTIONS[i][2]}
+            {
+                "dataset": "x",
+                "image": f"d{i}",
+                "binary": png(i),
+                "GT_Caption_GPT4O": CAPTIONS[i][0],
+                "GT_Caption_GPT4V": CAPTIONS[i][1],
+                "GT_Caption_Gemini15Pro": CAPTIONS[i][2],
+            }
             for i in n
-        ]  # fmt: skip
+        ]
     raise KeyError(name)
 
 

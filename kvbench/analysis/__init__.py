@@ -1,7 +1,7 @@
 """From stored answers to figures with honest uncertainty. Reads a store; never needs a model.
 
-    >>> kvbench.analysis.score_store("runs/table1")    # scores/DIGEST.json per cell, results.csv
-    >>> print(kvbench.analysis.table("runs/table1"))
+>>> kvbench.analysis.score_store("runs/table1")    # scores/DIGEST.json per cell, results.csv
+>>> print(kvbench.analysis.table("runs/table1"))
 """
 
 from __future__ import annotations

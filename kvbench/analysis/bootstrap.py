@@ -1,8 +1,8 @@
 """Is a difference between two cells more than the luck of the samples?
 
-The samples are paired: both cells answered the same questions, so the differences per sample are resampled. The
-percentile interval and the resampling are scipy's. The random indices depend on the seed and the number of samples
-alone, so all methods of a benchmark are judged on the same resamples.
+The samples are paired: both cells answered the same questions, so the differences per sample are
+resampled. The percentile interval and the resampling are scipy's. The random indices depend on the seed
+and the number of samples alone, so all methods of a benchmark are judged on the same resamples.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BATCH_VALUES = 20_000_000  # resampled values held at once: bounds memory on la
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean difference of two paired cells and its interval; ``low`` and ``high`` are NaN for fewer than 2 samples."""
+    """Mean difference of two paired cells and its interval (NaN for fewer than 2 samples)."""
 
     delta: float
     low: float
@@ -52,7 +52,9 @@ def by_index(values: Values, what: str) -> dict[int, float]:
         raise UserError(f"{what} holds samples {listed(sorted(set(twice)))} twice: keep one answer of each.")
     broken = sorted(i for i, value in result.items() if value is None or not math.isfinite(value))
     if broken:
-        raise UserError(f"{what} has no usable score for samples {listed(broken)}: generate or score them again.")
+        raise UserError(
+            f"{what} has no usable score for samples {listed(broken)}: generate or score them again."
+        )
     return result
 
 
@@ -65,8 +67,8 @@ def paired(first: Values, second: Values, names: tuple[str, str] = ("first", "se
     unmatched = sorted(set(ours) ^ set(theirs))
     if unmatched:
         raise UserError(
-            f"{names[0]} and {names[1]} do not hold the same samples (only one has {listed(unmatched)}): run both on"
-            f" the same limit."
+            f"{names[0]} and {names[1]} do not hold the same samples (only one has {listed(unmatched)}):"
+            " run both on the same limit."
         )
     order = sorted(ours)
     return np.array([ours[i] for i in order], dtype=float) - np.array([theirs[i] for i in order], dtype=float)

@@ -16,10 +16,11 @@ from kvbench.errors import UserError
 from kvbench.store import Cell, cells
 
 BASE = "snapkv"
-COLUMNS = (
-    "model benchmark method setting budget window seed prompt metric value n base delta ci_low ci_high"
-    " kept_mean kept_min kept_max digest"
-).split()
+COLUMNS = [
+    *("model", "benchmark", "method", "setting", "budget", "window", "seed", "prompt"),
+    *("metric", "value", "n"),
+    *("base", "delta", "ci_low", "ci_high", "kept_mean", "kept_min", "kept_max", "digest"),
+]
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,11 @@ def entries(store: Path) -> list[Entry]:
 
 
 def settings(found: Sequence[Cell]) -> dict[str, str]:
-    """By digest: the options in which cells of one model and method differ, as ``window=16 radius=3``."""
+    """By digest: the options in which cells of one benchmark and method differ, as ``window=16 radius=3``."""
     options = {cell.digest: method_options(cell) for cell in found}
-    alike: dict[tuple[str, str], list[Cell]] = defaultdict(list)
+    alike: dict[tuple[str, str, str], list[Cell]] = defaultdict(list)
     for cell in found:
-        alike[cell.model, cell.method].append(cell)
+        alike[cell.model, cell.benchmark, cell.method].append(cell)
     result = {}
     for group in alike.values():
         keys = sorted({key for cell in group for key in options[cell.digest]})
@@ -94,7 +95,8 @@ def base_of(entry: Entry, all_entries: Sequence[Entry], method: str = BASE) -> E
         if other.scores is not None
         and other.cell.digest != cell.digest
         and other.cell.method == method
-        and (other.cell.model, other.cell.benchmark, other.cell.budget) == (cell.model, cell.benchmark, cell.budget)
+        and (other.cell.model, other.cell.benchmark, other.cell.budget)
+        == (cell.model, cell.benchmark, cell.budget)
         and (other.cell.seed, other.cell.prompt) == (cell.seed, cell.prompt)
     ]
     mine = method_options(cell)

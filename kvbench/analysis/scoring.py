@@ -1,8 +1,8 @@
 """Score a store: answers in, scores/DIGEST.json and results.csv out.
 
-A cell is scored when it has answered every sample that any cell of its model and benchmark has; anything less would
-compare different questions. A score remembers what it was computed from, so a second call recomputes nothing
-(and imports neither torch nor lmms-eval).
+A cell is scored when it has answered every sample that any cell of its model and benchmark has; anything
+less would compare different questions. A score remembers what it was computed from, so a second call
+recomputes nothing (and imports neither torch nor lmms-eval).
 """
 
 from __future__ import annotations
@@ -44,10 +44,15 @@ def groups(found: Iterable[Cell]) -> dict[tuple[Any, ...], list[Cell]]:
 
 
 def score_store(store: Path) -> list[str]:
-    """Score every complete cell; returns warnings. Raises UserError when the store is empty or cannot be written."""
+    """Score every complete cell; returns warnings.
+
+    Raises UserError when the store is empty or cannot be written.
+    """
     found = cells(store)
     if not found:
-        raise UserError(f"there is nothing to score in {store}: name a store that `kvbench run` wrote, store=DIR.")
+        raise UserError(
+            f"there is nothing to score in {store}: name a store that `kvbench run` wrote, store=DIR."
+        )
     warnings: list[str] = []
     for group in groups(found).values():
         try:
@@ -69,7 +74,11 @@ def _score_group(group: list[Cell]) -> list[str]:
             complete.append(cell)
             continue
         failed = sorted(responses.failed(cell.digest))
-        why = f"samples {listed(failed)} failed" if failed else f"samples {listed(missing)} are not answered yet"
+        why = (
+            f"samples {listed(failed)} failed"
+            if failed
+            else f"samples {listed(missing)} are not answered yet"
+        )
         why = why if n else "no sample is answered yet"
         warnings.append(f"{name_of(cell)} is not scored: {why}; run the same command again to fill them.")
         (cell.folder / "scores" / f"{cell.digest}.json").unlink(missing_ok=True)
@@ -79,7 +88,9 @@ def _score_group(group: list[Cell]) -> list[str]:
     keys = {cell.digest: _key(cfg, n, answers[cell.digest], reference) for cell in complete}
     stale = [cell for cell in complete if _stored_key(cell) != keys[cell.digest]]
     if stale:
-        for cell, scores in _scores(cfg, n, stale, answers, reference).items():
+        scored = _scores(cfg, n, stale, answers, reference)
+        for cell in stale:
+            scores = scored[cell.digest]
             document = {"digest": cell.digest, "key": keys[cell.digest], "kept": _kept(answers[cell.digest])}
             write_atomic(score_file(cell), _pretty({**document, **scores.to_dict()}))
     for cell in complete:
@@ -93,23 +104,24 @@ def _scores(
     stale: list[Cell],
     answers: Mapping[str, Mapping[int, Mapping[str, Any]]],
     reference: Mapping[int, Mapping[str, Any]] | None,
-) -> dict[Cell, Scores]:
+) -> dict[str, Scores]:
+    """Scores by digest of the cells that have none yet."""
     from kvbench import benchmarks
 
     benchmark: Benchmark = benchmarks.load(cfg)
     if n > benchmark.size():
-        raise UserError(f"{benchmark.name} has {benchmark.size()} samples now, but {n} are answered: data changed.")
+        raise UserError(
+            f"{benchmark.name} has {benchmark.size()} samples now, but {n} are answered: data changed."
+        )
     texts = {cell.digest: _column(answers[cell.digest], "text", n) for cell in stale}
     tokens = {cell.digest: _column(answers[cell.digest], "tokens", n) for cell in stale}
-    scores = benchmark.score_cells(
+    return benchmark.score_cells(
         texts,
         n,
         reference=_column(reference, "text", n) if reference is not None else None,
         tokens=tokens,
         reference_tokens=_column(reference, "tokens", n) if reference is not None else None,
     )
-    by_digest = {cell.digest: cell for cell in stale}
-    return {by_digest[digest]: value for digest, value in scores.items()}
 
 
 def _column(records: Mapping[int, Mapping[str, Any]], name: str, n: int) -> dict[int, Any]:
@@ -127,7 +139,9 @@ def _key(
         "version": _VERSION,
         "lmms_eval": importlib.metadata.version("lmms-eval"),
         "java": "java" not in (cfg.get("needs") or []) or java() is not None,
-        "benchmark": {key: value for key, value in cfg.items() if key not in ("title", "default_limit", "scale")},
+        "benchmark": {
+            key: value for key, value in cfg.items() if key not in ("title", "default_limit", "scale")
+        },
         "n": n,
         "answers": [answers[i]["tokens"] for i in range(n)],
         "texts": [answers[i]["text"] for i in range(n)],
@@ -150,7 +164,7 @@ def score_file(cell: Cell) -> Path:
 
 
 def load_scores(cell: Cell) -> tuple[Scores, dict[str, float]] | None:
-    """Scores and realised entries of a cell, or None when it is not scored. A torn file counts as not scored."""
+    """Scores and realised entries of a cell; None when it is not scored or the file is torn."""
     try:
         data = json.loads(score_file(cell).read_text(encoding="utf-8"))
         return Scores.from_dict(data), data["kept"]

@@ -167,8 +167,8 @@ class Benchmark:
                     scores[name].metrics[metric] = sum(by_sample.values()) / len(by_sample)
             elif self.reference == "answers":
                 scores[name].warnings.append(
-                    f"{self.name} compares answers with the model's own uncompressed answers, which are missing:"
-                    f" run the same model and benchmark with method=fullkv into the same store, then score again."
+                    f"{self.name} compares answers with the model's own uncompressed ones, which are missing:"
+                    " run method=fullkv on the same model and benchmark into the same store, then score."
                 )
         return scores
 
@@ -180,7 +180,8 @@ def check_answers(answers: Mapping[int, str], wanted: Sequence[int], what: str) 
     wrong = [index for index in wanted if index in answers and not isinstance(answers[index], str)]
     if missing:
         raise UserError(
-            f"{what} lacks the answers of samples {listed(missing)}: run it again to fill them, or lower limit=."
+            f"{what} lacks the answers of samples {listed(missing)}: run it again to fill them, or lower"
+            f" limit=."
         )
     if extra:
         raise UserError(f"{what} has answers of samples {listed(extra)} outside this limit: drop them first.")

@@ -47,7 +47,7 @@ def fidelity(
     tokens: Mapping[int, Sequence[int]] | None = None,
     reference_tokens: Mapping[int, Sequence[int]] | None = None,
 ) -> dict[str, dict[int, float]]:
-    """Per-sample values by metric: ROUGE-L, exact agreement of the texts and, given tokens, first divergence."""
+    """Per-sample values by metric: ROUGE-L, equality of the texts and, given tokens, first divergence."""
     indices = sorted(answers)
     values = {
         ROUGE: {index: rouge_l(answers[index], reference[index]) for index in indices},

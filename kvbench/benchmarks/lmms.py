@@ -16,7 +16,7 @@ _ID_COLUMNS = ("questionId", "question_id", "image_id", "id", "docId", "image")
 
 
 class LmmsBenchmark(Benchmark):
-    """Prompts, pictures and metrics are lmms-eval's own; only the data and the limits come from the config."""
+    """Prompts, pictures and metrics are lmms-eval's own; the data and the limits come from the config."""
 
     def __init__(self, cfg: Mapping[str, Any]) -> None:
         super().__init__(cfg)
@@ -101,13 +101,14 @@ class LmmsBenchmark(Benchmark):
             }
             if len(samples) == 1:
                 scores[name].warnings.append(
-                    f"{metric} of a single image is 0 whatever the caption, as every word is in every reference."
+                    f"{metric} of a single image is 0 whatever the caption, as every word is in every"
+                    f" reference."
                 )
 
     def own_figures(
         self, answers: Mapping[int, str], limit: int, metrics: list[str] | None = None
     ) -> dict[str, float]:
-        """lmms-eval's figures through its own aggregation, captions included (Java starts twice per metric)."""
+        """lmms-eval's figures through its own aggregation, captions included (two Java starts a metric)."""
         from kvbench.benchmarks.replay import Replay, evaluate_task
 
         return evaluate_task(self.task, Replay(answers), limit, metrics or self.metrics)[0]

@@ -1,4 +1,4 @@
-"""From a benchmark's config to an lmms-eval task over local data, with nothing written where the user works."""
+"""From a benchmark's config to an lmms-eval task over local data."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def task_config(cfg: Mapping[str, Any]) -> dict[str, Any]:
     with without_capture():
         config = {**load_yaml_config(str(original), mode="full"), **own}
     config.pop("group", None)
-    # An explicit policy: an absent `until` would let lmms-eval add "\n\n", which cuts long descriptions short.
+    # An explicit policy: without `until` lmms-eval adds "\n\n", which cuts long descriptions short.
     config["generation_kwargs"] = {
         "max_new_tokens": int(cfg["max_new_tokens"]),
         "until": list(cfg.get("until") or []),
@@ -168,8 +168,8 @@ def require_hub_data(cfg: Mapping[str, Any], split: str) -> None:
             reachable = False
     if not reachable:
         raise UserError(
-            f"benchmark {cfg['name']} needs the data set {data} ({split} split), which is not on this machine and"
-            f" cannot be fetched: run `hf download --repo-type dataset {data}` where there is a network, or pass"
+            f"benchmark {cfg['name']} needs the data set {data} ({split} split), which is not here and cannot"
+            f" be fetched: run `hf download --repo-type dataset {data}` where there is a network, or pass"
             f" benchmark.data=FOLDER with its parquet files."
         )
 
@@ -193,6 +193,6 @@ def load_task(cfg: Mapping[str, Any]) -> Any:
         require_hub_data(cfg, split)
         config["dataset_path"] = str(cfg["data"])
     with quiet():
-        # What TaskManager does for one task, without its index of all tasks (seconds to build). No model name:
-        # the default prompts, the same for every model.
+        # What TaskManager does for one task, without its index of all tasks (seconds to build).
+        # No model name: the default prompts, the same for every model.
         return ConfigurableTask(config={**config, "task": cfg["task"]})

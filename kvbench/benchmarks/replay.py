@@ -41,7 +41,7 @@ def evaluate_task(
     """Let lmms-eval run ``model`` on the first ``limit`` documents of ``task``.
 
     metrics: aggregate these alone; None for the task's own list. Returns (figures by metric,
-    logged samples in document order). Seeds and a single worker make the random fallbacks of some tasks repeatable.
+    logged samples in document order). Seeds and a single worker make random fallbacks repeatable.
     """
     with quiet():
         from lmms_eval.evaluator import evaluate

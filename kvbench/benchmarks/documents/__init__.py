@@ -1,9 +1,9 @@
 """documents_mini: real text in a text-only benchmark.
 
-Twenty passages of licences, a standard and public-domain prose (texts/, listed in index.json with title, source and
-licence), each followed by an instruction. There is no reference answer: what counts is how far an answer
-moves from the same model's uncompressed answer. Texts that may only be copied verbatim are shipped whole; the
-passage is a range of their lines.
+Twenty passages of licences, a standard and public-domain prose (texts/; index.json gives title, source
+and licence of each), each followed by an instruction. There is no reference answer: what counts is how
+far an answer moves from the same model's uncompressed answer. Texts that may only be copied verbatim are
+shipped whole; the passage is a range of their lines.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class DocumentsBenchmark(Benchmark):
         ]
         if unknown:
             raise UserError(
-                f"benchmark {self.name} has no metric {unknown[0]!r}: choose from {ROUGE}, {AGREEMENT}, {DIVERGENCE}."
+                f"benchmark {self.name} has no metric {unknown[0]!r}: choose from {ROUGE}, {AGREEMENT},"
+                f" {DIVERGENCE}."
             )
 
     @cached_property

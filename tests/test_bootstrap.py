@@ -1,0 +1,86 @@
+"""Paired differences: what the interval is, what it refuses, how it covers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from kvbench.analysis.bootstrap import difference, interval, paired
+from kvbench.errors import UserError
+
+
+def series(values):
+    return dict(enumerate(values))
+
+
+def test_the_interval_is_the_percentiles_of_resampled_means():
+    values = np.random.default_rng(3).normal(0.3, 1, 40)
+    picks = np.random.default_rng(0).integers(0, 40, (9999, 40))
+    low, high = np.percentile(values[picks].mean(-1), [2.5, 97.5])
+    assert interval(values) == (pytest.approx(low), pytest.approx(high))
+
+
+def test_all_methods_of_a_benchmark_share_the_resamples():
+    values = np.random.default_rng(1).normal(0, 1, 30)
+    # The same indices for both: shifting every value shifts the interval by exactly as much.
+    low, high = interval(values)
+    assert interval(values + 5) == (pytest.approx(low + 5), pytest.approx(high + 5))
+    assert interval(values) == (low, high)
+    assert interval(values, seed=1) != (low, high)
+
+
+def test_batches_change_nothing(monkeypatch):
+    values = np.random.default_rng(1).normal(0, 1, 30)
+    whole = interval(values)
+    monkeypatch.setattr("kvbench.analysis.bootstrap._BATCH_VALUES", 3000)
+    assert interval(values) == whole
+
+
+def test_pairing_finds_what_unpaired_analysis_misses():
+    rng = np.random.default_rng(0)
+    hard = rng.uniform(0, 1, 60)  # questions differ far more than the methods
+    first, second = hard + 0.02 + rng.normal(0, 0.01, 60), hard
+    found = difference(series(first), series(second))
+    assert found.sure and found.delta == pytest.approx(0.02, abs=0.005)
+    low, high = interval(first)
+    assert low < second.mean() < high
+
+
+SKEWED = (lambda rng, n: rng.exponential(1, n), 1.0)
+FEW_VALUES = (lambda rng, n: rng.choice([-1.0, 0.0, 1.0], n, p=[0.1, 0.6, 0.3]), 0.2)
+
+
+@pytest.mark.parametrize(("draw", "mean"), [SKEWED, FEW_VALUES], ids=["skewed", "binary scores"])
+def test_coverage(draw, mean):
+    rng = np.random.default_rng(5)
+    hits, runs = 0, 300
+    for _ in range(runs):
+        low, high = interval(draw(rng, 100), resamples=499)
+        hits += low <= mean <= high
+    assert 0.91 <= hits / runs <= 0.98  # 300 runs: +-2.5 %, and percentile intervals are a little short
+
+
+def test_order_does_not_matter_and_signs_do():
+    first, second = {2: 1.0, 0: 0.5, 1: 0.0}, {0: 0.0, 1: 0.0, 2: 0.0}
+    assert paired(first, second).tolist() == [0.5, 0.0, 1.0]
+    assert difference(second, first).delta == -difference(first, second).delta
+
+
+def test_refuses_unmatched_duplicate_and_broken_samples_by_name():
+    with pytest.raises(UserError, match="A and B do not hold the same samples .*2, 9"):
+        paired({0: 1.0, 2: 1.0}, {0: 1.0, 9: 1.0}, ("A", "B"))
+    with pytest.raises(UserError, match="A holds samples 4 twice"):
+        paired([(4, 1.0), (4, 0.0)], {4: 1.0}, ("A", "B"))
+    with pytest.raises(UserError, match="B has no usable score for samples 1, 2"):
+        paired(series([1.0, 1.0, 1.0]), {0: 1.0, 1: math.nan, 2: None}, ("A", "B"))
+
+
+def test_zero_one_and_constant_samples():
+    none = difference({}, {})
+    assert none.n == 0 and math.isnan(none.delta) and not none.sure
+    one = difference({0: 1.0}, {0: 0.0})
+    assert (one.n, one.delta) == (1, 1.0) and math.isnan(one.low) and not one.sure
+    tie = difference(series([1.0] * 5), series([1.0] * 5))
+    assert (tie.delta, tie.low, tie.high, tie.sure) == (0, 0, 0, False)
