@@ -31,6 +31,9 @@ A method is fullkv, CAPACITY or CAPACITY+SCORE; `kvbench list methods` names the
 class Parser(argparse.ArgumentParser):
     """argparse that answers mistakes with one sentence and the nearest names."""
 
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)
+
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see `{self.prog} --help`.")
 
@@ -66,7 +69,9 @@ def _dispatch(arguments: list[str]) -> int:
     top = Parser(
         prog="kvbench",
         description="Benchmark KV-cache compression of multimodal language models.",
-        epilog="commands:\n" + "\n".join(f"  {name:<7} {line}" for name, (_, line) in COMMANDS.items()) + f"\n\n{EXAMPLES}",
+        epilog="commands:\n"
+        + "\n".join(f"  {name:<7} {line}" for name, (_, line) in COMMANDS.items())
+        + f"\n\n{EXAMPLES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="kvbench [--help] [--version] COMMAND ...",
         add_help=True,
@@ -99,13 +104,17 @@ def _sweep_parser(name: str, description: str) -> Parser:
         epilog=f"{OVERRIDES}\n\n{EXAMPLES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("-m", "--multirun", action="store_true", help="let values be lists and run all combinations")
+    parser.add_argument(
+        "-m", "--multirun", action="store_true", help="let values be lists and run all combinations"
+    )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="what to run")
     return parser
 
 
 def _run(arguments: list[str]) -> int:
-    parser = _sweep_parser("run", "Generate the answers that are missing in a store; the same command resumes.")
+    parser = _sweep_parser(
+        "run", "Generate the answers that are missing in a store; the same command resumes."
+    )
     options = _interleaved(parser, arguments)
     from kvbench import launch
 
@@ -113,7 +122,9 @@ def _run(arguments: list[str]) -> int:
 
 
 def _plan(arguments: list[str]) -> int:
-    parser = _sweep_parser("plan", "Show the jobs, cells and samples of `kvbench run` with the same overrides.")
+    parser = _sweep_parser(
+        "plan", "Show the jobs, cells and samples of `kvbench run` with the same overrides."
+    )
     parser.add_argument("--cells", action="store_true", help="list every cell with its digest")
     options = _interleaved(parser, arguments)
     from kvbench import overview
@@ -135,7 +146,9 @@ def _list(arguments: list[str]) -> int:
 
     kinds = ("methods", "models", "benchmarks", "experiments")
     parser = Parser(prog="kvbench list", description="What can be named in a command.")
-    parser.add_argument("kind", nargs="*", metavar="KIND", help=f"{', '.join(kinds)}; all of them when left out")
+    parser.add_argument(
+        "kind", nargs="*", metavar="KIND", help=f"{', '.join(kinds)}; all of them when left out"
+    )
     chosen = parser.known(arguments).kind or kinds
     from kvbench import overview
 
@@ -166,7 +179,9 @@ def _settings(words: list[str], usual: dict[str, str]) -> dict[str, str]:
             raise UserError(f"unknown key {key!r}: {suggest(key, settings)}")
         settings[key] = value
     if not Path(settings["store"]).is_dir():
-        raise UserError(f"there is no store at {settings['store']}: name one with store=DIR, or `kvbench run` first.")
+        raise UserError(
+            f"there is no store at {settings['store']}: name one with store=DIR, or `kvbench run` first."
+        )
     return settings
 
 
@@ -178,7 +193,9 @@ def _scored(store: Path) -> None:
 
 
 def _score(arguments: list[str]) -> int:
-    parser = _store_parser("score", "Score every cell of a store through its benchmark's own metric; needs no model.")
+    parser = _store_parser(
+        "score", "Score every cell of a store through its benchmark's own metric; needs no model."
+    )
     settings = _settings(parser.known(arguments).settings, {"store": "runs/default"})
     _scored(Path(settings["store"]))
     print(f"scores and results.csv lie in {settings['store']}")
@@ -187,7 +204,9 @@ def _score(arguments: list[str]) -> int:
 
 def _table(arguments: list[str]) -> int:
     parser = _store_parser("table", "Print a store's table: methods down, benchmarks and budgets across.")
-    parser.add_argument("--format", choices=("text", "markdown", "csv"), default=None, help="text (default), markdown or csv")
+    parser.add_argument(
+        "--format", choices=("text", "markdown", "csv"), default=None, help="text (default), markdown or csv"
+    )
     options = parser.known(arguments)
     settings = _settings(options.settings, {"store": "runs/default", "format": options.format or "text"})
     if settings["format"] not in ("text", "markdown", "csv"):

@@ -23,6 +23,10 @@ from kvbench.errors import UserError
 from kvbench.methods import registry
 
 
+# Configs composed in the present session; they are read, never changed.
+_cache: dict[tuple[bool, tuple[str, ...]], DictConfig] = {}
+
+
 def register() -> None:
     """Put into Hydra's ConfigStore what needs no file: the schema, the sweeper, the method groups.
 
@@ -54,8 +58,11 @@ def session() -> Iterator[Any]:
         yield GlobalHydra.instance().hydra
         return
     if not (paths.conf_dir() / "config.yaml").exists():
-        raise UserError(f"{paths.conf_dir()} holds no config.yaml: run kvbench from a checkout installed with pip install -e.")
+        raise UserError(
+            f"{paths.conf_dir()} holds no config.yaml: run kvbench from a checkout installed with pip install -e."
+        )
     register()
+    _cache.clear()
     with initialize_config_dir(config_dir=str(paths.conf_dir()), job_name="kvbench", version_base="1.3"):
         yield GlobalHydra.instance().hydra
 
@@ -63,9 +70,11 @@ def session() -> Iterator[Any]:
 def compose(overrides: list[str], multirun: bool = False) -> DictConfig:
     """Compose conf/config.yaml with overrides, ``hydra`` node included; problems become a UserError."""
     with session() as hydra, sentences():
-        return hydra.config_loader.load_configuration(
-            config_name="config", overrides=overrides, run_mode=RunMode.MULTIRUN if multirun else RunMode.RUN
-        )
+        key = (multirun, tuple(overrides))
+        if key not in _cache:
+            mode = RunMode.MULTIRUN if multirun else RunMode.RUN
+            _cache[key] = hydra.config_loader.load_configuration("config", overrides, mode)
+        return _cache[key]
 
 
 def choices(group: str) -> list[str]:
@@ -94,7 +103,9 @@ def sentences() -> Iterator[None]:
     except MissingConfigException as error:
         raise _missing(error) from error
     except OverrideParseException as error:
-        raise UserError(f"cannot read the override {error.override!r}: write KEY=VALUE, as in budget=128.") from error
+        raise UserError(
+            f"cannot read the override {error.override!r}: write KEY=VALUE, as in budget=128."
+        ) from error
     except (HydraException, OmegaConfBaseException) as error:
         raise _composition(error) from error
 
@@ -116,15 +127,16 @@ def _composition(error: Exception) -> UserError:
     merging = re.search(r"Error merging override (\S+)", message)
     if merging and cause is not None:
         key, _, value = merging.group(1).partition("=")
-        kind = re.search(r"could not be converted to (\w+)", str(cause))
+        kind = re.search(r"could not be converted to (\w+)|is not a valid (\w+)", str(cause))
         if kind:
-            wanted = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}.get(kind.group(1), "text")
-            return UserError(f"{key} must be {wanted}, not {value!r}.")
+            wanted = {"Integer": "a whole number", "Float": "a number", "bool": "true or false"}
+            wanted = wanted.get(kind.group(1) or kind.group(2), "text")
+            return UserError(f"{key} must be {wanted}, not {value!r}: set {key}=VALUE.")
         return UserError(f"cannot set {key}={value}: {_first_line(cause)}")
     group = re.search(r"Override (\S+?)=.* looks like a config group|Could not override '(\S+)'", message)
     if group:
         return unknown_key(group.group(1) or group.group(2))
-    return UserError(_first_line(error if message else cause or error))
+    return UserError(_first_line(cause if cause is not None and not message else error))
 
 
 def unknown_key(key: str, known: list[str] | None = None) -> UserError:
@@ -150,4 +162,6 @@ def flat_keys(config: dict[str, Any], prefix: str = "") -> list[str]:
 
 
 def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__) + "."
+    return (
+        next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__) + "."
+    )

@@ -31,7 +31,9 @@ class RunConfig:
     seed: int = _field("identity", default=0)
     prompt: str = _field("identity", default="default")  # variant of the benchmark's prompt
 
-    axes: list[str] = _field("runtime", default_factory=list)  # overrides of the cells, filled by the command line
+    axes: list[str] = _field(
+        "runtime", default_factory=list
+    )  # overrides of the cells, filled by the command line
     limit: Optional[int] = _field("runtime", default=None)  # noqa: UP045 - OmegaConf reads it on Python 3.10 too
     store: str = _field("runtime", default="runs/default")
     shard: int = _field("runtime", default=0)
@@ -40,20 +42,47 @@ class RunConfig:
     fail_fast: bool = _field("runtime", default=False)
 
 
-IDENTITY = frozenset(name for name, f in RunConfig.__dataclass_fields__.items() if f.metadata.get("kind") == "identity")
-RUNTIME = frozenset(name for name, f in RunConfig.__dataclass_fields__.items() if f.metadata.get("kind") == "runtime")
+IDENTITY = frozenset(
+    name for name, f in RunConfig.__dataclass_fields__.items() if f.metadata.get("kind") == "identity"
+)
+RUNTIME = frozenset(
+    name for name, f in RunConfig.__dataclass_fields__.items() if f.metadata.get("kind") == "runtime"
+)
 
 # The same split inside the groups.  A key in neither set counts as identity: a needless new cell is safer than a mixed one.
 MODEL_RUNTIME = frozenset({"title", "device", "needs"})
 MODEL_IDENTITY = frozenset(
-    {"name", "adapter", "id", "revision", "weights", "size", "dtype", "system", "max_length", "head_scores", "min_pixels", "max_pixels"}
+    {
+        "name",
+        "adapter",
+        "id",
+        "revision",
+        "weights",
+        "size",
+        "dtype",
+        "system",
+        "system_prompt",
+        "max_length",
+        "head_scores",
+        "min_pixels",
+        "max_pixels",
+    }
 )
-BENCHMARK_RUNTIME = frozenset({"title", "default_limit", "metric", "scale", "metrics", "reference", "needs", "prompts"})
-BENCHMARK_IDENTITY = frozenset({"name", "kind", "task", "data", "revision", "max_new_tokens", "until", "prompt"})
+BENCHMARK_RUNTIME = frozenset(
+    {"title", "default_limit", "metric", "scale", "metrics", "reference", "needs", "prompts"}
+)
+BENCHMARK_IDENTITY = frozenset(
+    {"name", "kind", "task", "data", "revision", "max_new_tokens", "until", "prompt"}
+)
 
 
 def identity(
-    model: dict[str, Any], benchmark: dict[str, Any], method: dict[str, Any], budget: int | None, seed: int, prompt: str
+    model: dict[str, Any],
+    benchmark: dict[str, Any],
+    method: dict[str, Any],
+    budget: int | None,
+    seed: int,
+    prompt: str,
 ) -> dict[str, Any]:
     """The resolved identity config of a cell, as it is hashed and stored."""
     return {
@@ -88,7 +117,9 @@ def check_whole(name: str, value: Any, least: int, hint: str = "") -> int:
     """``value`` as an int that is at least ``least``; anything else is a UserError that says so."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         tail = f" {hint}" if hint else ""
-        raise UserError(f"{name} must be a whole number of at least {least}, not {value!r}:{tail} set {name}=N.")
+        raise UserError(
+            f"{name} must be a whole number of at least {least}, not {value!r}:{tail} set {name}=N."
+        )
     return value
 
 
@@ -101,11 +132,15 @@ def check_runtime(config: dict[str, Any]) -> None:
     shards = check_whole("shards", config["shards"], 1)
     shard = check_whole("shard", config["shard"], 0)
     if shard >= shards:
-        raise UserError(f"shard={shard} does not exist with shards={shards}: use a shard from 0 to {shards - 1}.")
+        raise UserError(
+            f"shard={shard} does not exist with shards={shards}: use a shard from 0 to {shards - 1}."
+        )
     prompts = {"default", *(config["benchmark"].get("prompts") or {})}
     if config["prompt"] not in prompts:
         name = config["benchmark"].get("name")
-        raise UserError(f"benchmark {name} has no prompt {config['prompt']!r}: {suggest(config['prompt'], prompts)}")
+        raise UserError(
+            f"benchmark {name} has no prompt {config['prompt']!r}: {suggest(config['prompt'], prompts)}"
+        )
 
 
 def check_budget(method: dict[str, Any], budget: Any) -> int | None:

@@ -49,14 +49,20 @@ def print_plan(overrides: list[str], multirun: bool, list_cells: bool) -> None:
     if len(jobs) > 1:
         table.add_section()
         mark = "+ ?" if unknown else ""
-        table.add_row("total", str(sum(len(job.cells) for job in jobs)), "", f"{totals[0]}{mark}", *map(str, totals[1:]))
+        table.add_row(
+            "total", str(sum(len(job.cells) for job in jobs)), "", f"{totals[0]}{mark}", *map(str, totals[1:])
+        )
     console = _console()
     console.print(table)
     if list_cells:
         for job in jobs:
             console.print(f"\n{job.title}  ({job.folder})")
             for cell in job.cells:
-                budget = "" if cell.budget is None else f"budget={cell.budget} window={cell.config['method']['window']}"
+                budget = (
+                    ""
+                    if cell.budget is None
+                    else f"budget={cell.budget} window={cell.config['method']['window']}"
+                )
                 console.print(f"  {cell.digest}  {cell.method:<20} {budget}")
 
 
@@ -71,7 +77,9 @@ def print_names(kind: str, heading: bool) -> None:
 
 
 def _print_methods(console: Console, _: str) -> None:
-    console.print("fullkv, or CAPACITY, or CAPACITY+SCORE: any score under any capacity; window is method.window.\n")
+    console.print(
+        "fullkv, or CAPACITY, or CAPACITY+SCORE: any score under any capacity; window is method.window.\n"
+    )
     for kind in ("capacity", "score"):
         named = _published() if kind == "capacity" else {}
         for name in registry.names(kind):
@@ -104,5 +112,7 @@ def _print_group(console: Console, kind: str) -> None:
     for name in compose.choices(group):
         path = folder / f"{name}.yaml"
         text = path.read_text("utf-8") if path.exists() else ""
-        comments = [line[1:].strip() for line in text.splitlines() if line.startswith("#") and "@package" not in line]
+        comments = [
+            line[1:].strip() for line in text.splitlines() if line.startswith("#") and "@package" not in line
+        ]
         console.print(f"{name:<16} {comments[0] if comments else ''}", markup=False)

@@ -78,7 +78,9 @@ def for_hydra(overrides: list[str]) -> list[str]:
         if key == "axes":
             raise UserError("axes is filled by kvbench itself: write method=A,B budget=128,64 instead.")
         if key in ("method.score", "method.capacity") or override.package is not None:
-            raise UserError(f"cannot read {override.input_line!r}: compose a method as method=CAPACITY+SCORE.")
+            raise UserError(
+                f"cannot read {override.input_line!r}: compose a method as method=CAPACITY+SCORE."
+            )
         if not is_cell_axis(key):
             others.append(override.input_line)
         elif override.is_add() or override.is_force_add() or override.is_delete():
@@ -160,7 +162,9 @@ def job(overrides: list[str], shared: list[str]) -> Job:
     raw["method"] = {}
     resolved = compose.plain(compose.OmegaConf.create(raw), resolve=True)
     config.check_runtime(resolved)
-    folder = store.group_folder(Path(resolved["store"]), resolved["model"]["name"], resolved["benchmark"]["name"])
+    folder = store.group_folder(
+        Path(resolved["store"]), resolved["model"]["name"], resolved["benchmark"]["name"]
+    )
     cells: dict[str, store.Cell] = {}
     benchmark = {**resolved["benchmark"], "prompt": resolved["prompt"]}
     for spec, budget in methods:
@@ -184,8 +188,12 @@ def _cell_axes(raw: dict[str, Any], overrides: list[str]) -> list[tuple[dict[str
     for key in axes:
         if not any(key in keys for keys in known.values()):
             every = sorted(set().union(*known.values())) or ["method"]
-            raise compose.unknown_key(key, every) if every != ["method"] else UserError(
-                f"{key} does not apply: method {next(iter(specs))} keeps everything and has no options."
+            raise (
+                compose.unknown_key(key, every)
+                if every != ["method"]
+                else UserError(
+                    f"{key} does not apply: method {next(iter(specs))} keeps everything and has no options."
+                )
             )
     spanned = []
     for name, spec in specs.items():
@@ -211,7 +219,10 @@ def _method(name: str, overrides: list[str]) -> dict[str, Any]:
     """
     parts = (override.partition("=")[0] for override in overrides)
     apart = {*JOB_AXES, *config.RUNTIME}
-    key = (name, tuple(line for line, part in zip(overrides, parts, strict=True) if part.lstrip("+") not in apart))
+    key = (
+        name,
+        tuple(line for line, part in zip(overrides, parts, strict=True) if part.lstrip("+") not in apart),
+    )
     if key not in _composed:
         method = compose.compose([*overrides, f"method={name}"]).method
         _composed[key] = compose.plain(method, resolve=False)
@@ -248,5 +259,7 @@ def _finish(spec: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
         name = values.pop("name")
         finished[kind] = {"name": name, **dataclasses.asdict(registry.make(kind, name, values))}
     window = spec.get("window")
-    finished["window"] = registry.lookup("score", spec["score"]["name"]).default_window if window is None else window
+    finished["window"] = (
+        registry.lookup("score", spec["score"]["name"]).default_window if window is None else window
+    )
     return finished

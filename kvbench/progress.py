@@ -24,10 +24,21 @@ class Progress:
         self._first = self.done
         if sys.stderr.isatty():
             from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                TextColumn,
+                TimeElapsedColumn,
+                TimeRemainingColumn,
+            )
             from rich.progress import Progress as Bars
 
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+            )
             self._bar = Bars(*columns, TimeRemainingColumn(), console=Console(stderr=True))
             self._task = self._bar.add_task(self.title, total=self.total, completed=self.done)
             self._bar.start()
@@ -46,6 +57,8 @@ class Progress:
             left = (now - self._began) / (self.done - self._first) * (self.total - self.done)
             self.say(f"{self.title}: {self.done} of {self.total} samples done, about {left:.0f} s left")
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._bar is not None:
             self._bar.stop()

@@ -42,6 +42,9 @@ def git_state(folder: Path) -> dict[str, Any] | None:
         return done.stdout.strip()
 
     try:
-        return {"revision": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
+        return {
+            "revision": git("rev-parse", "HEAD"),
+            "dirty": bool(git("status", "--porcelain", "--untracked-files=no")),
+        }
     except (OSError, subprocess.SubprocessError):
         return None

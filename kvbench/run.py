@@ -40,7 +40,9 @@ class Outcome:
         return self.cells * self.samples - self.done
 
     def sentence(self) -> str:
-        text = f"{self.title}: {self.cells} cells x {self.samples} samples, {self.done} answers, {self.new} new"
+        text = (
+            f"{self.title}: {self.cells} cells x {self.samples} samples, {self.done} answers, {self.new} new"
+        )
         if self.failed:
             text += f", {self.failed} FAILED (first: {self.first_error})"
         elif self.missing:
@@ -156,30 +158,33 @@ def _generate_missing(
     with Progress(job.title, len(samples), len(samples) - len(todo), say) as progress:
         for sample, images in _prefetched(todo):
             cells = pending[sample.index]
+            answered = False
             for attempt in range(job.config["retries"] + 1):
                 started = time.monotonic()
                 try:
                     _seed(job.config["seed"], sample.index)
-                    inputs = adapter.prepare(sample.text, images.result())
+                    # A further try reads the images again: the first may have failed for them.
+                    inputs = adapter.prepare(sample.text, sample.images() if attempt else images.result())
                     answers = generate(adapter, inputs, [methods[cell.digest] for cell in cells], benchmark)
                     if len(answers) != len(cells):
                         raise RuntimeError(f"{len(cells)} methods gave {len(answers)} answers")
-                except Exception as error:  # an error of a sample is a result: it is recorded, never turned into an answer
+                except Exception as error:  # recorded as what it is, never turned into an answer
                     failure = {"type": type(error).__name__, "message": str(error)[:2000]}
-                    again = attempt < job.config["retries"]
                     record([_error(cell, sample, failure, attempt) for cell in cells])
-                    say(f"{job.title}, sample {sample.index}: {failure['type']}: {failure['message']}" + again * " - again")
-                    if images.done() and images.exception() is not None:
-                        images = _resolved(sample.images)
-                    continue
-                seconds = round(time.monotonic() - started, 4)
-                record([_answer(c, sample, a, seconds) for c, a in zip(cells, answers, strict=True)])
-                new += len(cells)
-                break
-            else:
-                if job.config["fail_fast"]:
-                    say(f"{job.title}: stopped at sample {sample.index}, as fail_fast=true asks.")
+                    say(
+                        f"{job.title}, sample {sample.index}, try {attempt + 1}: {failure['type']}: {failure['message']}"
+                    )
+                    if isinstance(error, UserError):
+                        break  # what the user has to fix does not change by trying again
+                else:
+                    seconds = round(time.monotonic() - started, 4)
+                    record([_answer(c, sample, a, seconds) for c, a in zip(cells, answers, strict=True)])
+                    new += len(cells)
+                    answered = True
                     break
+            if not answered and job.config["fail_fast"]:
+                say(f"{job.title}: stopped at sample {sample.index}, as fail_fast=true asks.")
+                break
             progress.advance()
     return new, [sample.index for sample in samples]
 
@@ -193,16 +198,6 @@ def _prefetched(samples: list[Any]) -> Iterator[tuple[Any, Future[Any]]]:
             if number + 1 < len(samples):
                 following = pool.submit(samples[number + 1].images)
             yield sample, images
-
-
-def _resolved(call: Callable[[], Any]) -> Future[Any]:
-    """``call`` done now, as a future: a retry must read the images again, not the error of the first try."""
-    future: Future[Any] = Future()
-    try:
-        future.set_result(call())
-    except Exception as error:
-        future.set_exception(error)
-    return future
 
 
 def _answer(cell: store.Cell, sample: Any, answer: Any, seconds: float) -> dict[str, Any]:
@@ -220,7 +215,13 @@ def _answer(cell: store.Cell, sample: Any, answer: Any, seconds: float) -> dict[
 
 
 def _error(cell: store.Cell, sample: Any, failure: dict[str, str], attempt: int) -> dict[str, Any]:
-    return {"cell": cell.digest, "sample": sample.id, "index": sample.index, "error": failure, "attempt": attempt + 1}
+    return {
+        "cell": cell.digest,
+        "sample": sample.id,
+        "index": sample.index,
+        "error": failure,
+        "attempt": attempt + 1,
+    }
 
 
 def _seed(seed: int, index: int) -> None:

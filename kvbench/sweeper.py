@@ -7,6 +7,9 @@ they travel as strings in the config field ``axes`` and are expanded by ``kvbenc
 
 from __future__ import annotations
 
+import importlib
+import sys
+import types
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,9 +50,10 @@ class CellSweeper(Sweeper):
         return returns
 
 
-# Hydra instantiates only plugins that say they live in its plugin namespace; a package there would be imported
-# by every Hydra application of the environment, so only the name is put there.
-CellSweeper.__module__ = "hydra_plugins.kvbench"
+# Hydra instantiates only plugins that say they live in its plugin namespace.  A package there would be imported by every
+# Hydra application of the environment, so only this name is put there, when `register` is called.
+NAMESPACE, NAME = "hydra_plugins", "kvbench"
+CellSweeper.__module__ = f"{NAMESPACE}.{NAME}"
 
 
 @dataclass
@@ -60,5 +64,14 @@ class CellSweeperConf:
 
 def register() -> None:
     """Make ``hydra/sweeper=kvbench`` known to Hydra in this process."""
-    Plugins.instance().register(CellSweeper)
-    ConfigStore.instance().store(group="hydra/sweeper", name="kvbench", node=CellSweeperConf, provider="kvbench")
+    plugins = Plugins.instance()
+    try:
+        namespace = importlib.import_module(NAMESPACE)
+    except ImportError:  # no Hydra plugin is installed
+        namespace = sys.modules.setdefault(NAMESPACE, types.ModuleType(NAMESPACE))
+    sys.modules[f"{NAMESPACE}.{NAME}"] = sys.modules[__name__]
+    setattr(namespace, NAME, sys.modules[__name__])
+    plugins.register(CellSweeper)
+    ConfigStore.instance().store(
+        group="hydra/sweeper", name="kvbench", node=CellSweeperConf, provider="kvbench"
+    )

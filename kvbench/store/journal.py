@@ -115,7 +115,9 @@ class Writer:
             excess = os.fstat(self._file.fileno()).st_size - self._end
             if excess:
                 self._file.truncate(self._end)
-                self.notice = f"{self.path}: cut off a torn last record ({excess} bytes); its sample is done again."
+                self.notice = (
+                    f"{self.path}: cut off a torn last record ({excess} bytes); its sample is done again."
+                )
             if fresh or excess:
                 os.fsync(self._file.fileno())
                 sync_folder(self.path.parent)

@@ -50,7 +50,16 @@ class Cell:
         """Sort key: model, benchmark, fullkv first, then method, larger budgets first."""
         capacity = self.config["method"].get("capacity")
         budget = -self.budget if self.budget is not None else 0
-        return (self.model, self.benchmark, capacity is not None, self.method, budget, self.seed, self.prompt, self.digest)
+        return (
+            self.model,
+            self.benchmark,
+            capacity is not None,
+            self.method,
+            budget,
+            self.seed,
+            self.prompt,
+            self.digest,
+        )
 
 
 def group_folder(store: Path, model: str, benchmark: str) -> Path:
@@ -93,7 +102,11 @@ def cells(store: Path | str) -> list[Cell]:
                 config = json.loads(path.read_text("utf-8"))
                 found.append(Cell.from_config(path.stem, config, folder))
             except (ValueError, KeyError, TypeError) as error:
-                raise UserError(f"{path} is not a cell config ({error}): delete it and run the same command again.") from error
+                raise UserError(
+                    f"{path} is not a cell config ({error}): delete it and run the same command again."
+                ) from error
             except OSError as error:
-                raise UserError(f"cannot read {path} ({error.strerror}): check the store's permissions.") from error
+                raise UserError(
+                    f"cannot read {path} ({error.strerror}): check the store's permissions."
+                ) from error
     return sorted(found, key=lambda cell: cell.order)

@@ -25,13 +25,16 @@ class Responses:
 
     answers: dict[str, dict[int, dict[str, Any]]] = field(default_factory=lambda: defaultdict(dict))
     errors: dict[str, dict[int, dict[str, Any]]] = field(default_factory=lambda: defaultdict(dict))
-    runs: list[dict[str, Any]] = field(default_factory=list)
+    # Circumstances of each cell's answers, by canonical text and without times, in order of first appearance.
+    runs: dict[str, dict[str, dict[str, Any]]] = field(default_factory=lambda: defaultdict(dict))
     # Number of samples that a limit gave: {limit or None: count}.  Tells a finished job from an unfinished one without the data.
     sizes: dict[int | None, int] = field(default_factory=dict)
+    _session: dict[Path, tuple[str, dict[str, Any]]] = field(default_factory=dict)
 
     def add(self, record: dict[str, Any], path: Path) -> None:
         if "run" in record:
-            self.runs.append(record["run"])
+            timeless = {key: value for key, value in record["run"].items() if key != "started"}
+            self._session[path] = (canonical(timeless), timeless)
         elif "size" in record:
             self.sizes[record["limit"]] = record["size"]
         elif "error" in record:
@@ -44,6 +47,9 @@ class Responses:
                     "delete the wrong line, or run into another store=DIR."
                 )
             self.answers[record["cell"]][record["index"]] = record
+            if known is None and path in self._session:
+                text, circumstances = self._session[path]
+                self.runs[record["cell"]].setdefault(text, circumstances)
 
     def failed(self, cell: str) -> dict[int, dict[str, Any]]:
         """Samples whose last word is an error."""
@@ -100,13 +106,9 @@ def _kept_summary(packed: dict[str, Any]) -> tuple[int, float, int]:
     return (min(flat), sum(flat) / len(flat), max(flat)) if flat else (0, 0.0, 0)
 
 
-def provenance(responses: Responses) -> list[dict[str, Any]]:
-    """The distinct circumstances under which the journals were written, without times, in order of first appearance."""
-    seen: dict[str, dict[str, Any]] = {}
-    for run in responses.runs:
-        timeless = {key: value for key, value in run.items() if key != "started"}
-        seen.setdefault(canonical(timeless), timeless)
-    return list(seen.values())
+def provenance(folder: Path, cell: str) -> list[dict[str, Any]]:
+    """The distinct circumstances under which a cell's answers were computed, without times."""
+    return list(load_folder(folder).runs.get(cell, {}).values())
 
 
 def summarise(cell: layout.Cell, responses: Responses) -> dict[str, Any]:
@@ -143,10 +145,15 @@ def summarise(cell: layout.Cell, responses: Responses) -> dict[str, Any]:
             "max": max((record["prompt_length"] for record in answers), default=None),
         },
         "answers": [
-            {"index": record["index"], "sample": record["sample"], "text": record["text"], "stopped": record["stopped"]}
+            {
+                "index": record["index"],
+                "sample": record["sample"],
+                "text": record["text"],
+                "stopped": record["stopped"],
+            }
             for record in answers
         ],
-        "provenance": provenance(responses),
+        "provenance": list(responses.runs.get(cell.digest, {}).values()),
     }
 
 
@@ -155,7 +162,9 @@ def write_result(cell: layout.Cell, responses: Responses) -> None:
     write_atomic(cell.folder / "results" / f"{cell.digest}.json", pretty(summarise(cell, responses)))
 
 
-def load_responses(store: Path | str, model: str | None = None, benchmark: str | None = None) -> pandas.DataFrame:
+def load_responses(
+    store: Path | str, model: str | None = None, benchmark: str | None = None
+) -> pandas.DataFrame:
     """One row per answered (cell, sample), sorted by cell and index.
 
     Columns: model, benchmark, method, budget (None for fullkv), seed, prompt, cell (digest), index, sample, text,

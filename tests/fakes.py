@@ -1,0 +1,113 @@
+"""A model, two benchmarks and an engine of a few lines, so that the runner can be tested in milliseconds.
+
+Run as a program it is the ``kvbench`` command with these parts in place; the environment steers it:
+FAKE_SLEEP seconds per sample, FAKE_FAIL="3:2,5:9" sample 3 fails twice and sample 5 nine times, FAKE_LOG a file that
+gets one line per model load and per generated sample.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+CONF = Path(__file__).parent / "conf"
+SIZE, LAYERS, HEADS = 12, 3, 2
+_tries: Counter[int] = Counter()
+
+
+def log(line: str) -> None:
+    if path := os.environ.get("FAKE_LOG"):
+        with open(path, "a") as file:
+            file.write(line + "\n")
+
+
+class Adapter:
+    model = SimpleNamespace(device="cpu", dtype="torch.float32")
+
+    def prepare(self, text: str, images: list) -> SimpleNamespace:
+        return SimpleNamespace(text=text, images=images, length=200)
+
+
+class Benchmark:
+    max_new_tokens = 4
+    until: list[str] = []
+
+    def samples(self, limit: int | None) -> list[SimpleNamespace]:
+        count = SIZE if limit is None else min(limit, SIZE)
+        return [
+            SimpleNamespace(id=f"q{i}", index=i, text=f"question {i}", images=lambda i=i: [f"picture {i}"])
+            for i in range(count)
+        ]
+
+
+def load_model(config: dict) -> Adapter:
+    log("load")
+    return Adapter()
+
+
+def load_benchmark(config: dict) -> Benchmark:
+    log("benchmark")
+    return Benchmark()
+
+
+def generate(
+    adapter: Adapter, inputs: SimpleNamespace, methods: list, benchmark: Benchmark
+) -> list[SimpleNamespace]:
+    index = int(inputs.text.split()[-1])
+    assert inputs.images == [f"picture {index}"]
+    time.sleep(float(os.environ.get("FAKE_SLEEP", "0")))
+    failing = dict(item.split(":") for item in os.environ.get("FAKE_FAIL", "").split(",") if item)
+    _tries[index] += 1
+    if _tries[index] <= int(failing.get(str(index), 0)):
+        raise RuntimeError(f"no answer to {index}")
+    log(f"sample {index} {len(methods)}")
+    answers = []
+    for method in methods:
+        name = f"{method.name} {method.budget} {index}"
+        tokens = list(hashlib.sha256(name.encode()).digest()[:4])
+        kept = [[method.budget or inputs.length] * HEADS for _ in range(LAYERS)]
+        if method.name.startswith("adakv"):
+            kept = [[method.budget + layer, method.budget - layer] for layer in range(LAYERS)]
+        answers.append(
+            SimpleNamespace(
+                text=f"{name} é\n", tokens=tokens, stopped="length", prompt_length=inputs.length, kept=kept
+            )
+        )
+    return answers
+
+
+def install() -> None:
+    """Put the fakes in place of the model, the benchmarks and the engine."""
+    from kvbench import provenance, run
+
+    # The checkout may change while tests run; the rest of the provenance stays as it is.
+    provenance.git_state = lambda folder: {"revision": "0" * 40, "dirty": False}
+    run.load_model, run.load_benchmark, run.generate = load_model, load_benchmark, generate
+
+
+def command(*arguments: str) -> list[str]:
+    """Arguments of ``kvbench`` with the fake configs found and chosen; later words win."""
+    name, *rest = arguments
+    if name not in ("run", "plan"):
+        return list(arguments)
+    usual = [f"{key}={value}" for key, value in (("model", "fake"), ("benchmark", "fake_qa"))]
+    usual = [word for word in usual if not any(given.startswith(word.split("=")[0] + "=") for given in rest)]
+    return [name, f"hydra.searchpath=[file://{CONF}]", *usual, *rest]
+
+
+def kvbench(*arguments: str) -> int:
+    """The ``kvbench`` command with the fakes, in this process; returns its exit code."""
+    from kvbench import cli
+
+    _tries.clear()
+    return cli.main(command(*arguments))
+
+
+if __name__ == "__main__":
+    install()
+    sys.exit(kvbench(*sys.argv[1:]))

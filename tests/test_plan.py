@@ -1,0 +1,244 @@
+"""Overrides become jobs and cells: which axes, which digests, which mistakes."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import MISSING, fields, replace
+
+import pytest
+import yaml
+from fakes import command
+
+from kvbench import compose, config, paths, plan
+from kvbench.errors import UserError
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_hydra():
+    """Start Hydra once for all tests of this file."""
+    with compose.session():
+        yield
+
+
+def jobs(*overrides: str, multirun: bool = True) -> list[plan.Job]:
+    return plan.jobs(command("run", *overrides)[1:], multirun)
+
+
+def cells(*overrides: str) -> list[tuple[str, int | None]]:
+    (job,) = jobs(*overrides)
+    return [(cell.method, cell.budget) for cell in job.cells]
+
+
+def digests(*overrides: str) -> list[str]:
+    return [cell.digest for job in jobs(*overrides) for cell in job.cells]
+
+
+def mistake(*overrides: str, multirun: bool = True) -> str:
+    with pytest.raises(UserError) as caught:
+        jobs(*overrides, multirun=multirun)
+    sentence = str(caught.value)
+    assert "\n" not in sentence and len(sentence) < 700
+    return sentence
+
+
+def test_every_field_is_identity_or_runtime():
+    for field in fields(config.RunConfig):
+        kind = field.metadata.get("kind")
+        assert kind in ("identity", "runtime"), (
+            f"say in config.py whether {field.name} is identity or runtime"
+        )
+        assert field.default is not MISSING or field.default_factory is not MISSING
+    assert config.IDENTITY | config.RUNTIME == {field.name for field in fields(config.RunConfig)}
+    assert not config.IDENTITY & config.RUNTIME
+
+
+@pytest.mark.parametrize("group, identity, runtime", [
+    ("model", config.MODEL_IDENTITY, config.MODEL_RUNTIME),
+    ("benchmark", config.BENCHMARK_IDENTITY, config.BENCHMARK_RUNTIME),
+])  # fmt: skip
+def test_every_key_of_a_group_is_identity_or_runtime(group, identity, runtime):
+    assert not identity & runtime
+    for path in sorted((paths.conf_dir() / group).glob("*.yaml")):
+        unknown = set(yaml.safe_load(path.read_text())) - {"defaults"} - identity - runtime
+        assert not unknown, f"say in config.py whether {unknown} of {path.name} is identity or runtime"
+
+
+def test_identity_fields_change_the_digest_and_runtime_fields_do_not():
+    base = ["method=snapkv+bacon", "budget=64"]
+    (digest,) = digests(*base)
+    same = ["limit=3", "store=/tmp/elsewhere", "retries=4", "fail_fast=true", "shards=2", "model.device=cuda"]
+    same += [
+        "benchmark.default_limit=9",
+        "benchmark.title=x",
+        "model.title=y",
+        "method.score.radius=5",
+        "seed=0",
+    ]
+    for override in same:
+        assert digests(*base, override) == [digest], override
+    changes = ["seed=1", "model.dtype=bfloat16", "benchmark.max_new_tokens=5", "method.window=8", "budget=65"]
+    changes += ["method.score.radius=3", "method=snapkv", "benchmark=fake_text"]
+    for override in changes:
+        assert digests(*base, override) != [digest], override
+    assert digests(*base, "method.score.rho=2") == digests(*base, "method.score.rho=2.0")
+
+
+def test_digest_covers_every_part_of_the_identity():
+    (job,) = jobs("method=snapkv", "budget=64")
+    assert set(job.cells[0].config) == config.IDENTITY
+
+
+def test_cells_are_the_combinations_and_fullkv_has_no_budget():
+    expected = [
+        ("fullkv", None),
+        ("snapkv", 128),
+        ("snapkv", 64),
+        ("snapkv+bacon", 128),
+        ("snapkv+bacon", 64),
+    ]
+    assert cells("method=fullkv,snapkv,snapkv+bacon", "budget=128,64") == expected
+    assert cells("method=fullkv", "budget=128,64,32") == [("fullkv", None)]
+
+
+def test_options_are_axes_of_the_methods_that_have_them():
+    names = "method=fullkv,snapkv,snapkv+bacon"
+    assert cells(names, "budget=64", "method.score.radius=3,5,7") == [
+        ("fullkv", None), ("snapkv", 64), *[("snapkv+bacon", 64)] * 3
+    ]  # fmt: skip
+    (job,) = jobs(names, "budget=64", "method.score.radius=3,5", "method.window=16,8")
+    assert sorted((cell.method, cell.config["method"]["window"]) for cell in job.cells[1:]) == sorted(
+        [("snapkv", 16), ("snapkv", 8)] + [("snapkv+bacon", 16), ("snapkv+bacon", 8)] * 2
+    )
+
+
+def test_job_axes_are_jobs_that_share_the_cells():
+    found = jobs(
+        "benchmark=fake_qa,fake_text", "seed=0,1", "method=fullkv,snapkv", "budget=64,32", "method.window=16"
+    )
+    assert [(job.config["benchmark"]["name"], job.config["seed"]) for job in found] == [
+        ("fake_qa", 0), ("fake_qa", 1), ("fake_text", 0), ("fake_text", 1)
+    ]  # fmt: skip
+    assert {len(job.cells) for job in found} == {3}
+    assert len({cell.digest for job in found for cell in job.cells}) == 12
+
+
+def test_shards_share_cells_and_split_samples():
+    first, second = jobs("shards=2", "shard=0,1", "method=fullkv")
+    assert first.cells[0].digest == second.cells[0].digest
+    assert first.journal != second.journal and first.folder == second.folder
+    assert [index for index in range(6) if first.owns(index)] == [0, 2, 4]
+
+
+def test_any_capacity_composes_with_any_score():
+    (job,) = jobs("method=adakv+ecokv", "budget=64", multirun=False)
+    method = job.cells[0].config["method"]
+    assert method["name"] == "adakv+ecokv" and method["window"] == 4
+    assert (
+        method["capacity"]["name"] == "adakv"
+        and method["score"]["name"] == "ecokv"
+        and method["score"]["alpha"] == 0.8
+    )
+    assert len(cells("method=glob(snapkv+*)", "budget=64")) > 10
+
+
+def test_every_built_method_equals_its_spec():
+    from kvbench import methods
+
+    (job,) = jobs("method=fullkv,snapkv,pyramidkv+mixkv,adakv+ecokv,sparsemm+bacon", "budget=64")
+    for cell in job.cells:
+        method = methods.build(cell.config["method"], cell.budget)
+        assert method.budget == cell.budget
+        assert method.full == (cell.method == "fullkv")
+        if not method.full:
+            assert method.window == cell.config["method"]["window"]
+
+
+def test_experiments_list_their_axes_and_the_command_line_wins():
+    found = plan.jobs(command("plan", "experiment=table1", "benchmark=fake_qa", "budget=64")[1:])
+    assert [(cell.method, cell.budget) for cell in found[0].cells] == [
+        ("fullkv", None), ("snapkv", 64), ("snapkv+bacon", 64)
+    ]  # fmt: skip
+    assert {cell.config["method"]["window"] for cell in found[0].cells[1:]} == {16}
+
+
+def test_shipped_experiments_compose():
+    for overrides in (
+        ["experiment=table1"],
+        ["experiment=table1", "profile=paper"],
+        ["experiment=documents"],
+    ):
+        assert all(len(job.cells) == 7 for job in plan.jobs(overrides)), overrides
+
+
+def test_a_big_grid_is_planned_fast():
+    names = [
+        f"{c}{s}"
+        for c in ("snapkv", "pyramidkv", "adakv", "sparsemm")
+        for s in ("", "+mixkv", "+ecokv", "+bacon")
+    ]
+    grid = ["method=fullkv," + ",".join(names), "budget=128,64,32", "method.window=16"]
+    plan._composed.clear()
+    started = time.process_time()
+    found = jobs(*grid, "benchmark=fake_qa,fake_text", "seed=0,1")
+    assert {len(job.cells) for job in found} == {49}
+    assert time.process_time() - started < 6  # about one second; slow machines included
+
+
+@pytest.mark.parametrize("overrides, words", [
+    (["model=embeded"], "unknown model 'embeded': did you mean embedded"),
+    (["benchmark=docqa_mni"], "unknown benchmark 'docqa_mni': did you mean docqa_mini"),
+    (["benchmark=docqa_mini,docqa_mni"], "unknown benchmark 'docqa_mni'"),
+    (["method=snapvk"], "unknown method 'snapvk': did you mean snapkv"),
+    (["method=snapkv,snapkv+bakon"], "unknown method 'snapkv.bakon': did you mean snapkv.bacon"),
+    (["experiment=tabel1"], "unknown experiment 'tabel1': did you mean table1"),
+    (["limits=3"], "unknown key 'limits': did you mean limit"),
+    (["benchmark.max_new_token=3"], "unknown key 'benchmark.max_new_token': did you mean benchmark.max_new_tokens"),
+    (["methd=snapkv"], "unknown key 'methd': did you mean method"),
+    (["method=snapkv+bacon", "method.score.radiu=3"], "unknown key 'method.score.radiu': did you mean method.score.radius"),
+    (["method=snapkv", "method.score.radius=3"], "unknown key 'method.score.radius'"),
+    (["method=fullkv", "method.window=3"], "keeps everything"),
+    (["method=snapkv+bacon", "method.score.radius=x"], "radius"),
+    (["method=snapkv+bacon", "method.score.variant=best"], "paper"),
+    (["method=snapkv", "method.score.kernel=4"], "odd"),
+    (["method.score=bacon"], "method=CAPACITY\\+SCORE"),
+    (["+method.window=3"], "method.window=VALUE"),
+    (["budget=0"], "budget must be a whole number of at least 1, not 0"),
+    (["budget=-3"], "budget must be a whole number of at least 1, not -3"),
+    (["budget=1.5"], "budget must be a whole number of at least 1, not 1.5"),
+    (["budget=many"], "budget must be a whole number of at least 1, not 'many'"),
+    (["budget=true"], "budget must be a whole number"),
+    (["budget=16"], "budget 16 of method snapkv must be larger than its window of 32"),
+    (["budget=64,32", "method.window=32"], "budget 32 of method snapkv must be larger"),
+    (["method.window=0"], "method.window must be a whole number of at least 1"),
+    (["limit=0"], "limit must be a whole number of at least 1, not 0"),
+    (["limit=-1"], "limit must be"),
+    (["limit=few"], "limit must be a whole number, not 'few'"),
+    (["limit=1.5"], "limit must be a whole number, not '1.5'"),
+    (["limit=3,4"], "limit takes one value"),
+    (["fail_fast=perhaps"], "fail_fast must be true or false"),
+    (["seed=-1"], "seed must be"),
+    (["retries=-1"], "retries must be"),
+    (["shards=0"], "shards must be"),
+    (["shard=2", "shards=2"], "shard=2 does not exist with shards=2"),
+    (["prompt=terse"], "no prompt 'terse'"),
+    (["axes=[]"], "axes is filled by kvbench"),
+    (["budget"], "cannot read the override 'budget'"),
+    (["method=snapkv,"], "cannot read the override"),
+    (["benchmark=glob(zzz*)"], "matches nothing"),
+    (["budget=interval(1,5)"], "list the values"),
+    (["profile=paper"], "unknown key 'profile'"),
+])  # fmt: skip
+def test_mistakes_are_one_sentence(overrides, words):
+    assert re.search(words, mistake(*overrides))
+
+
+def test_several_values_need_multirun():
+    assert "add -m" in mistake("method=snapkv,fullkv", multirun=False)
+    assert "add -m" in mistake("benchmark=fake_qa,fake_text", multirun=False)
+
+
+def test_jobs_are_values():
+    (job,) = jobs("method=snapkv", "budget=64")
+    assert replace(job) == job
+    assert job.limit == 6 and jobs("limit=3")[0].limit == 3
