@@ -119,6 +119,13 @@ class CompactCache:
             )
         raise IndexError(f"no branch {branch}")
 
+    def stored_keys(self, layer: int) -> Tensor:
+        """[rows, entries, d] keys of a layer, the token being written included, when no row is padded."""
+        (bucket,) = self._buckets[layer]
+        if bucket.mask is not None:
+            raise ValueError("rows of unequal length have no common tensor")
+        return bucket.keys[:, : bucket.slots + self.tail + 1]
+
     @property
     def nbytes(self) -> int:
         """Memory held, padding and unused room included."""

@@ -1,0 +1,104 @@
+"""Calibration of visual heads on the toy: counted by hand, resumable, readable by sparsemm."""
+
+import json
+
+import pytest
+import torch
+from PIL import Image
+
+from kvbench.engine.attention import plain
+from kvbench.errors import UserError
+from kvbench.methods.calibrate import Reading, calibrate_heads, score_reading, watch
+from kvbench.methods.capacities.sparsemm import read_head_scores
+from kvbench.models import load
+
+
+@pytest.fixture(scope="module")
+def toy():
+    return load(
+        {"name": "toy", "adapter": "qwen2_vl", "weights": "random", "size": "toy", "device": "cpu", "seed": 3}
+    )
+
+
+def reading(toy, seed):
+    """Boxes carry tokens that the toy really writes; two boxes share one, so it must not count."""
+    noise = torch.randint(0, 256, (112, 112, 3), generator=torch.Generator().manual_seed(seed)).byte()
+    image = Image.fromarray(noise.numpy())
+    tokens, _ = watch(toy, toy.prepare("Read.", [image]), 40)
+    words = list(dict.fromkeys(chr(t) for t in tokens if 33 <= t < 127))
+    boxes = [(w, list(range(1 + 4 * i, 5 + 4 * i))) for i, w in enumerate(words[:3])]
+    return Reading(image, "Read.", [*boxes, (words[0] + "~", [0])], max_new_tokens=40)
+
+
+def by_hand(toy, item):
+    """The algorithm once more, from one eager forward pass over prompt and answer."""
+    inputs = toy.prepare(item.question, [item.image])
+    tokens, _ = watch(toy, inputs, item.max_new_tokens)
+    ids = torch.cat([inputs.tensors["input_ids"], torch.tensor([tokens[:-1]], dtype=torch.long)], 1)
+    later = inputs.next_position + torch.arange(len(tokens) - 1)
+    positions = torch.cat([inputs.tensors["position_ids"], later.view(1, 1, -1).expand(3, 1, -1)], 2)
+    tensors = {k: inputs.tensors[k] for k in ("pixel_values", "image_grid_thw")}
+    with plain(toy.model, "eager"), torch.inference_mode():
+        attentions = toy.model(
+            input_ids=ids, position_ids=positions, output_attentions=True, **tensors
+        ).attentions
+    first = int(inputs.visual_mask.nonzero()[0])
+    scores = torch.zeros(toy.layers, toy.query_heads)
+    for step, token in enumerate(tokens):
+        boxes = [
+            places for word, places in item.boxes if token < 256 and chr(token) in word and chr(token).strip()
+        ]
+        if len(boxes) != 1:
+            continue
+        for layer in range(toy.layers):
+            for head in range(toy.query_heads):
+                most = int(attentions[layer][0, head, inputs.length - 1 + step].argmax()) - first
+                scores[layer, head] += (most in boxes[0]) / len(boxes[0])
+    return scores
+
+
+def test_scores_equal_a_count_by_hand(toy):
+    total = torch.zeros(toy.layers, toy.query_heads)
+    for seed in range(3):
+        item = reading(toy, seed)
+        assert torch.allclose(score_reading(toy, item), by_hand(toy, item))
+        total += score_reading(toy, item)
+    assert total.sum() > 0
+
+
+def test_file_resumes_and_reads_back(toy, tmp_path):
+    items = [reading(toy, seed) for seed in range(3)]
+    path = calibrate_heads(toy, items, tmp_path / "whole.json")
+    table = json.loads(path.read_text())
+    assert len(table) == toy.layers * toy.query_heads and all(len(v) == 3 for v in table.values())
+
+    def broken():
+        yield from items[:2]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        calibrate_heads(toy, broken(), tmp_path / "heads.json")
+    seen = []
+    calibrate_heads(toy, items, tmp_path / "heads.json", progress=seen.append)
+    assert seen == [3]
+    assert (tmp_path / "heads.json").read_text() == path.read_text()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["heads.json", "whole.json"]
+    mean = torch.stack([score_reading(toy, item) for item in items]).mean(0)
+    assert torch.allclose(read_head_scores(path, toy.layers, toy.query_heads).float(), mean, atol=1e-6)
+
+
+def test_bad_calibrations(toy, tmp_path):
+    with pytest.raises(UserError, match="no pictures"):
+        calibrate_heads(toy, [], tmp_path / "a.json")
+    nothing = reading(toy, 0)
+    nothing.boxes = []
+    with pytest.raises(UserError, match="no head"):
+        calibrate_heads(toy, [nothing], tmp_path / "b.json")
+    (tmp_path / "c.json.partial").write_text('{"model": "other", "scores": {}}')
+    with pytest.raises(UserError, match="another model"):
+        calibrate_heads(toy, [nothing], tmp_path / "c.json")
+    (tmp_path / "d.json").write_text('{"0-0": [1.0]}')
+    with pytest.raises(UserError, match="0-1"):
+        read_head_scores(tmp_path / "d.json", toy.layers, toy.query_heads)
+    with pytest.raises(UserError, match="cannot read"):
+        read_head_scores(tmp_path / "none.json", 1, 1)
