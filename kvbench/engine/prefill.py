@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kvbench.errors import UserError
 
-EXTRAS = frozenset({"attention_sums"})
+EXTRAS = frozenset({"attention_sums", "query_basis"})
 
 
 @dataclass
@@ -26,6 +26,7 @@ class Prefill:
     next_position: int  # logical position of the first generated token
     visual_mask: Tensor  # bool [N]
     attention_sums: Tensor | None = None  # [L, H*G, N] column sums of the causal attention
+    query_basis: Tensor | None = None  # [L, H, d, d] rotation of the prompt's queries, see query_basis()
 
     @property
     def keys(self) -> list[Tensor]:
@@ -43,7 +44,7 @@ class Capture:
 
     def __init__(self, layers: int, window: int, extras: Collection[str] = ()):
         self.layers, self.window, self.extras = layers, window, frozenset(extras)
-        self.keys = self.values = self.queries = self.sums = None
+        self.keys = self.values = self.queries = self.sums = self.basis = None
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """Causal attention over a single prompt: query [1, H*G, N, d] -> [1, N, H*G, d]."""
@@ -53,6 +54,8 @@ class Capture:
         self.queries[layer] = query[0, :, -self.queries.shape[2] :]
         if self.sums is not None:
             self.sums[layer] = column_sums(query[0], key[0], scaling)
+        if self.basis is not None:
+            self.basis[layer] = query_basis(query[0], key.shape[1])
         grouped = query.shape[1] != key.shape[1]
         out = F.scaled_dot_product_attention(
             query, key, value, is_causal=True, scale=scaling, enable_gqa=grouped
@@ -69,6 +72,8 @@ class Capture:
         self.queries = query.new_empty(self.layers, query_heads, min(self.window, length), dim)
         if "attention_sums" in self.extras:
             self.sums = torch.empty(self.layers, query_heads, length, device=query.device)
+        if "query_basis" in self.extras:
+            self.basis = torch.empty(self.layers, key.shape[1], dim, dim, device=query.device)
 
 
 def column_sums(query: Tensor, key: Tensor, scaling: float, block: int = 256) -> Tensor:
@@ -87,6 +92,17 @@ def column_sums(query: Tensor, key: Tensor, scaling: float, block: int = 256) ->
         future = torch.ones(stop - start, stop, dtype=torch.bool, device=query.device).triu(start + 1)
         sums[..., :stop] += logits.masked_fill_(future, float("-inf")).softmax(-1).sum(-2)
     return sums.view(query_heads, length)
+
+
+def query_basis(query: Tensor, heads: int) -> Tensor:
+    """[H, d, d] fp32: right singular vectors A of each KV head's queries, all prompt positions of its G query heads.
+
+    Columns in descending order of the summed |q A|. query [H*G, N, d].
+    """
+    stacked = query.float().reshape(heads, -1, query.shape[-1])
+    basis = torch.linalg.eigh(stacked.transpose(1, 2) @ stacked).eigenvectors
+    order = (stacked @ basis).abs().sum(1).argsort(-1, descending=True)
+    return basis.gather(2, order.unsqueeze(1).expand_as(basis))
 
 
 @torch.inference_mode()
@@ -122,4 +138,5 @@ def prefill(adapter, inputs, *, window: int, extras: Collection[str] = ()) -> Pr
         next_position=inputs.next_position,
         visual_mask=inputs.visual_mask,
         attention_sums=capture.sums,
+        query_basis=capture.basis,
     )

@@ -1,4 +1,4 @@
-"""KV-cache eviction methods: capacity x score x window. Importing this package does not import torch."""
+"""KV-cache eviction methods: capacity x score x window, and a refresh during decoding. Importing this package does not import torch."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from kvbench.methods.registry import (
     names,
     option,
     options,
+    refresh,
     score,
 )
 
@@ -35,6 +36,7 @@ __all__ = [
     "option",
     "options",
     "parse",
+    "refresh",
     "score",
     "select",
 ]

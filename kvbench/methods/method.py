@@ -1,4 +1,4 @@
-"""A method is capacity x score x window at a budget; parsed, validated and built here, without torch."""
+"""A method is capacity x score x window at a budget, plus a refresh; built here, without torch."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 
 from kvbench.errors import UserError
 from kvbench.methods.base import Capacity, Score, WindowScore
+from kvbench.methods.refresh.base import Reselect
 from kvbench.methods.registry import lookup, make, names, nearest
 
 FULL = "fullkv"
+KEYS = ("name", "window", "capacity", "score", "refresh")
 PUBLISHED = {"snapkv": "uniform", "pyramidkv": "pyramid", "adakv": "adakv", "sparsemm": "sparsemm"}
 _ALIAS = {group: name for name, group in PUBLISHED.items()}
 
@@ -23,6 +25,7 @@ class Method:
     score: Score | None = None
     window: int = 0
     budget: int | None = None  # entries per KV head, window included
+    refresh: Reselect | None = None  # re-selection while decoding; None: one-shot
 
     @property
     def full(self) -> bool:
@@ -32,7 +35,10 @@ class Method:
     @property
     def extras(self) -> frozenset[str]:
         """What prefill must capture besides keys, values and window queries."""
-        return frozenset() if self.full else self.capacity.extras | self.score.extras
+        if self.full:
+            return frozenset()
+        refresh = frozenset() if self.refresh is None else self.refresh.extras
+        return self.capacity.extras | self.score.extras | refresh
 
     @property
     def base(self) -> tuple[str, str, int]:
@@ -71,15 +77,13 @@ def method_names() -> list[str]:
 def build(spec: dict[str, Any], budget: int | None) -> Method:
     """A validated Method from the `method` part of a cell's config.
 
-    spec: {name, window?, capacity?: {name?, options...}, score?: {name?, options...}}. The window defaults
-    to the score's own (4 for ecokv, else 32). Raises UserError with the nearest names.
+    spec: {name, window?, capacity?: {name?, options...}, score?: {name?, options...}, refresh?: {name?,
+    options...}}. The window defaults to the score's own (4 for ecokv, else 32), the refresh to none. Raises UserError with the nearest names.
     """
     spec = dict(spec)
     for key in spec:
-        if key not in ("name", "window", "capacity", "score"):
-            raise UserError(
-                f"a method has no key `{key}`: {nearest(key, ('name', 'window', 'capacity', 'score'))}"
-            )
+        if key not in KEYS:
+            raise UserError(f"a method has no key `{key}`: {nearest(key, KEYS)}")
     parts = {kind: _part(spec.get(kind), kind) for kind in ("capacity", "score")}
     name = spec.get("name")
     parsed = parse(name) if name is not None else (None, None)
@@ -102,7 +106,24 @@ def build(spec: dict[str, Any], budget: int | None) -> Method:
         window = score.default_window
     _positive("window", window)
     check_budget(budget, window)
-    return Method(canonical(chosen["capacity"], chosen["score"]), capacity, score, window, budget)
+    refresh = _refresh(spec.get("refresh"), chosen["capacity"], window, budget)
+    return Method(canonical(chosen["capacity"], chosen["score"]), capacity, score, window, budget, refresh)
+
+
+def _refresh(value: Any, capacity: str, window: int, budget: int) -> Reselect | None:
+    """The validated refresh policy of a method; None for `none`."""
+    options = _part(value, "refresh")
+    name = options.pop("name", None) or "none"
+    policy = make("refresh", name, options)
+    if not isinstance(policy, Reselect):
+        return None
+    if capacity != "uniform":
+        raise UserError(
+            f"refresh `{name}` rewrites equally many entries in every head, which capacity `{capacity}` does not "
+            f"select: use method=snapkv or snapkv+SCORE."
+        )
+    policy.layout(window, budget)
+    return policy
 
 
 def check_budget(budget: Any, window: int) -> None:

@@ -1,4 +1,4 @@
-"""The registry of scores and capacities: one frozen dataclass per file, found by name.
+"""The registry of scores, capacities and refresh policies: one frozen dataclass per file, found by name.
 
 Nothing here imports torch, so that listing methods and planning cells stay fast.
 """
@@ -18,9 +18,9 @@ from typing import Any
 
 from kvbench.errors import UserError
 
-KINDS = ("score", "capacity")
+KINDS = ("score", "capacity", "refresh")
 _REGISTRY: dict[str, dict[str, type]] = {kind: {} for kind in KINDS}
-_FOLDERS = {"score": "kvbench.methods.scores", "capacity": "kvbench.methods.capacities"}
+_FOLDERS = {"score": "kvbench.methods.scores", "capacity": "kvbench.methods.capacities", "refresh": "kvbench.methods.refresh"}
 _loaded: set[str] = set()
 
 
@@ -60,6 +60,11 @@ def score(name: str, *, line: str, source: str) -> Callable[[type], type]:
 def capacity(name: str, *, line: str, source: str) -> Callable[[type], type]:
     """Class decorator: make a frozen dataclass available as capacity `name`."""
     return _register("capacity", name, line, source)
+
+
+def refresh(name: str, *, line: str, source: str) -> Callable[[type], type]:
+    """Class decorator: make a frozen dataclass available as refresh policy `name`."""
+    return _register("refresh", name, line, source)
 
 
 def _load(kind: str) -> None:
