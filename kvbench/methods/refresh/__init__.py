@@ -1,0 +1,1 @@
+"""Refresh policies: which prefix entries a decode step re-selects, and when."""
