@@ -26,7 +26,7 @@ class TileConfig(PretrainedConfig):
 
     model_type = MODEL_TYPE
     hidden_size: int = V.SIZE
-    width: int = 48
+    width: int = 32
     num_hidden_layers: int = 1
 
 

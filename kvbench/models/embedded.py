@@ -13,6 +13,9 @@ from kvbench.errors import UserError
 from kvbench.models.base import Adapter, Inputs, resolve_device, resolve_dtype, stop_tokens
 
 
+SHIPPED = "shipped"
+
+
 class EmbeddedAdapter(Adapter):
     """One user turn: the tiles of the images, then the text."""
 
@@ -37,13 +40,14 @@ class EmbeddedAdapter(Adapter):
 
 
 def load(cfg: dict[str, Any]) -> EmbeddedAdapter:
-    """The shipped model, or the one in ``weights`` (a folder that `make embedded` wrote).
+    """The shipped model, or the one in `weights` (a folder that `make embedded` wrote).
 
     Raises:
         UserError: weights or language model are missing.
     """
     device = resolve_device(cfg)
-    folder = Path(cfg["weights"]).expanduser() if cfg.get("weights") else None
+    chosen = cfg.get("weights") or SHIPPED
+    folder = None if chosen == SHIPPED else Path(chosen).expanduser()
     model, words = embedded.load(folder)
     return EmbeddedAdapter(
         cfg["name"],
@@ -51,6 +55,6 @@ def load(cfg: dict[str, Any]) -> EmbeddedAdapter:
         words,
         stop_ids=stop_tokens(model, words),
         max_length=cfg.get("max_length"),
-        system=cfg.get("system"),
+        system=cfg.get("system_prompt"),
         head_scores=cfg.get("head_scores"),
     )
