@@ -6,12 +6,12 @@ import os
 import subprocess
 import sys
 
+import minidata
 import pytest
+from fakestore import benchmark_cfg
 
 from kvbench import benchmarks
 from kvbench.errors import UserError
-from tests import minidata
-from tests.fakestore import benchmark_cfg
 
 CACHE = os.environ.get("KVBENCH_CACHE")  # the fixture below hides the real cache from its module
 MINI = ("docqa_mini", "textqa_mini", "chartqa_mini", "caption_mini", "describe_mini")

@@ -7,14 +7,15 @@ import json
 import math
 import shutil
 
+import fakestore
+import minidata
 import pytest
+from fakestore import benchmark_cfg, method_cfg
 
 from kvbench import analysis, benchmarks
 from kvbench.benchmarks import captions
 from kvbench.benchmarks.fidelity import first_divergence, rouge_l
 from kvbench.errors import UserError
-from tests import fakestore, minidata
-from tests.fakestore import benchmark_cfg, method_cfg
 
 needs_java = pytest.mark.skipif(shutil.which("java") is None, reason="no Java")
 

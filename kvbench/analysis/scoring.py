@@ -22,6 +22,7 @@ from kvbench.benchmarks.captions import java
 from kvbench.errors import UserError
 from kvbench.paths import conf_dir
 from kvbench.store import Cell, canonical, cells, load_folder, unpack_kept, write_atomic
+from kvbench.store.files import storage_error
 
 _VERSION = 1  # raise when the meaning of a score changes: every cell is then scored again
 
@@ -81,7 +82,7 @@ def _score_group(group: list[Cell]) -> list[str]:
         )
         why = why if n else "no sample is answered yet"
         warnings.append(f"{name_of(cell)} is not scored: {why}; run the same command again to fill them.")
-        (cell.folder / "scores" / f"{cell.digest}.json").unlink(missing_ok=True)
+        _forget(cell)
     full = next((cell for cell in complete if cell.method == "fullkv"), None)
     cfg = benchmark_config(group[0])
     reference = answers[full.digest] if full else None
@@ -161,6 +162,14 @@ def _kept(answers: Mapping[int, Mapping[str, Any]]) -> dict[str, float]:
 def score_file(cell: Cell) -> Path:
     """Where a cell's scores lie."""
     return cell.folder / "scores" / f"{cell.digest}.json"
+
+
+def _forget(cell: Cell) -> None:
+    """Remove a score over fewer samples than the other cells have: side by side they would mislead."""
+    try:
+        score_file(cell).unlink(missing_ok=True)
+    except OSError as error:
+        raise storage_error(score_file(cell), error) from error
 
 
 def load_scores(cell: Cell) -> tuple[Scores, dict[str, float]] | None:

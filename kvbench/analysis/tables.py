@@ -210,9 +210,9 @@ def _footer(result: Table, mine: Sequence[Entry], configs: dict[str, dict], stor
         parts = [f"full: {full}"] * bool(full) + kept
         line = f"{benchmark}: {samples} sample{'' if counts == [1] else 's'}"
         lines.append(line + (f"; realised entries per head {', '.join(parts)}" if parts else ""))
-        if any(n < 2 for n in counts):
+        if 1 in counts:
             lines.append(f"{benchmark}: one sample alone has no interval.")
-        elif any(n < 10 for n in counts):
+        elif any(1 < n < 10 for n in counts):
             lines.append(f"{benchmark}: intervals from fewer than 10 samples are rough; raise limit=.")
     lines += _warnings(mine)
     holes = commands(result, mine, store)

@@ -56,11 +56,16 @@ class Direct(lmms):
 
 
 def drive(
-    benchmark: LmmsBenchmark, adapter: Any, method: Any, limit: int
+    benchmark: LmmsBenchmark, adapter: Any, method: Any, limit: int, metrics: list[str] | None = None
 ) -> tuple[dict[str, float], list[dict]]:
-    """lmms-eval's figures and logged samples when it drives the model itself."""
+    """lmms-eval's figures and logged samples when it drives the model itself.
+
+    metrics: aggregate these (those of captions start Java); None for all configured ones but the captions'.
+    """
     from kvbench.benchmarks.replay import evaluate_task
 
     model = Direct(adapter, method)
     model.task_dict[benchmark.task.config.task] = benchmark.task.dataset
-    return evaluate_task(benchmark.task, model, limit, benchmark.plain_metrics)
+    return evaluate_task(
+        benchmark.task, model, limit, benchmark.plain_metrics if metrics is None else metrics
+    )

@@ -1,0 +1,55 @@
+"""Scores by replay = scores when lmms-eval drives the model, to the last digit, on the generated sets."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from fakestore import benchmark_cfg
+
+from kvbench import benchmarks, models
+from kvbench.benchmarks.direct import drive
+from kvbench.engine import generate
+from kvbench.errors import UserError
+from kvbench.methods import build
+
+SAMPLES = 3
+# Two of them are long or need Java: a few tokens and the task's own aggregation show the same thing.
+NAMES = ("docqa_mini", "textqa_mini", "chartqa_mini", "caption_mini", "describe_mini")
+
+
+@pytest.fixture(scope="module")
+def adapter():
+    cfg = {
+        "name": "embedded",
+        "adapter": "embedded",
+        "weights": "shipped",
+        "device": "cpu",
+        "dtype": "float32",
+    }
+    try:
+        return models.load(cfg)
+    except UserError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_replay_equals_direct(adapter, name):
+    cfg = benchmark_cfg(name)
+    try:
+        benchmark = benchmarks.load({**cfg, "max_new_tokens": min(cfg["max_new_tokens"], 24)})
+    except UserError as error:
+        pytest.skip(str(error))
+    method = build({"name": "snapkv", "window": 16}, 64)
+    metrics = [m for m in benchmark.metrics if m in benchmark.task.aggregation()]
+    if benchmark.caption_metrics and shutil.which("java") is None:
+        pytest.skip("no Java")
+    direct, logged = drive(benchmark, adapter, method, SAMPLES, metrics)
+    answers = {}
+    for sample in benchmark.samples(SAMPLES):
+        inputs = adapter.prepare(sample.text, sample.images())
+        (answer,) = generate(adapter, inputs, [method], max_new_tokens=benchmark.max_new_tokens, until=[])
+        answers[sample.index] = answer.text
+    assert {s["doc_id"]: s["resps"][0][0] for s in logged} == answers
+    replayed = benchmark.score(answers, SAMPLES).metrics
+    assert direct and {metric: replayed[metric] for metric in direct} == direct

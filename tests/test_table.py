@@ -1,0 +1,240 @@
+"""The table says what the scores say: differences, noise, holes and the commands that fill them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+
+import fakestore
+import pytest
+from fakestore import benchmark_cfg, method_cfg
+
+from kvbench import analysis
+from kvbench.analysis.results import entries, rows, settings
+from kvbench.analysis.tables import build
+from kvbench.benchmarks.base import Scores
+from kvbench.errors import UserError
+from kvbench.store import write_atomic
+
+
+def put(
+    store, benchmark, method, budget, values, *, metric="anls", kept=None, model="toy", warnings=(), **options
+):
+    """A cell with these per-sample scores, as score_store leaves it (nothing is answered)."""
+    cell = fakestore.add(
+        store, benchmark_cfg(benchmark), method_cfg(method, **options), budget, {}, model=model
+    )
+    values = dict(enumerate(values))
+    mean = sum(values.values()) / len(values) if values else math.nan
+    scores = Scores(len(values), {metric: mean}, {metric: values}, list(warnings))
+    entry = {"min": kept or budget or 400, "mean": float(kept or budget or 400), "max": kept or budget or 400}
+    document = {"digest": cell.digest, "key": "k", "kept": entry, **scores.to_dict()}
+    write_atomic(cell.folder / "scores" / f"{cell.digest}.json", json.dumps(document))
+    return cell
+
+
+def grid(store, n=20):
+    """docqa_mini: bacon clearly better at 64, the same at 128."""
+    put(store, "docqa_mini", "fullkv", None, [1.0] * n)
+    half = [float(i % 2) for i in range(n)]
+    put(store, "docqa_mini", "snapkv", 128, [1.0] * (n - 1) + [0.0])
+    put(store, "docqa_mini", "snapkv+bacon", 128, [1.0] * (n - 1) + [0.0])
+    put(store, "docqa_mini", "snapkv", 64, half)
+    put(store, "docqa_mini", "snapkv+bacon", 64, [1.0] * (n - 2) + [0.0, 1.0])
+
+
+def lines(text, start):
+    return [line for line in text.splitlines() if line.startswith(start)]
+
+
+def test_values_differences_and_marks(tmp_path):
+    grid(tmp_path)
+    text = analysis.table(tmp_path, width=100)
+    assert max(len(line) for line in text.splitlines()) <= 100
+    assert re.search(r"DocQA \(mini\) ANLS", text)
+    assert lines(text, "fullkv")[0].split() == ["fullkv", "100.0"]
+    assert lines(text, "snapkv ")[0].split() == ["snapkv", "95.0", "50.0"]
+    assert lines(text, "snapkv+bacon")[0].split() == ["snapkv+bacon", "95.0", "→0.0", "95.0", "↑45.0*●"]
+    assert "[+0.0,+0.0]" in text and re.search(r"\[\+\d\d\.\d,\+\d\d\.\d\]", text)
+    assert "docqa_mini: 20 samples; realised entries per head full: 400.0, 128: 128.0, 64: 64.0" in text
+    assert "—" not in text
+
+
+def test_a_lead_within_noise_is_not_marked(tmp_path):
+    put(tmp_path, "docqa_mini", "snapkv", 64, [0.0, 1.0] * 10)
+    put(tmp_path, "docqa_mini", "snapkv+bacon", 64, [1.0, 0.0] * 9 + [1.0, 1.0])
+    text = analysis.table(tmp_path)
+    assert lines(text, "snapkv+bacon")[0].split() == ["snapkv+bacon", "55.0", "↑5.0"]
+    assert "[-3" in text or "[-4" in text
+
+
+def test_a_loss_points_down(tmp_path):
+    put(tmp_path, "docqa_mini", "snapkv", 64, [1.0] * 20)
+    put(tmp_path, "docqa_mini", "snapkv+bacon", 64, [0.5] * 20)
+    assert "50.0 ↓50.0*" in analysis.table(tmp_path)
+    assert lines(analysis.table(tmp_path), "snapkv ")[0].split() == ["snapkv", "100.0", "●"]
+
+
+def test_differences_are_from_the_same_capacity_in_the_table_and_from_snapkv_in_the_results(tmp_path):
+    put(tmp_path, "docqa_mini", "snapkv", 64, [0.5] * 12)
+    put(tmp_path, "docqa_mini", "pyramidkv", 64, [0.25] * 12)
+    put(tmp_path, "docqa_mini", "pyramidkv+bacon", 64, [0.75] * 12)
+    assert "75.0 ↑50.0" in analysis.table(tmp_path)
+    tidy = {row["method"]: row for row in rows(entries(tmp_path))}
+    assert tidy["pyramidkv+bacon"]["delta"] == 0.25 and tidy["pyramidkv+bacon"]["base"] == "snapkv"
+    assert (tidy["pyramidkv"]["delta"], tidy["pyramidkv"]["ci_low"]) == (-0.25, -0.25)
+    assert tidy["snapkv"]["delta"] is None
+
+
+def test_holes_show_the_command_that_fills_them(tmp_path):
+    grid(tmp_path)
+    put(tmp_path, "chartqa_mini", "snapkv", 64, [1.0, 0.0], metric="relaxed_overall")
+    text = analysis.table(tmp_path)
+    assert lines(text, "snapkv+bacon")[0].split()[-1] == "—"
+    commands = [line.strip() for line in text.splitlines() if line.startswith("  kvbench")]
+    assert commands == [
+        f"kvbench run model=toy benchmark=chartqa_mini method=fullkv limit=2 store={tmp_path}",
+        f"kvbench run model=toy benchmark=chartqa_mini method=snapkv+bacon budget=64 method.window=16 limit=2"
+        f" store={tmp_path}",
+    ]
+
+
+def test_variants_of_a_method_are_told_apart(tmp_path):
+    put(tmp_path, "docqa_mini", "snapkv", 64, [0.0] * 12)
+    put(tmp_path, "docqa_mini", "snapkv", 64, [0.5] * 12, window=4)
+    put(tmp_path, "docqa_mini", "snapkv+bacon", 64, [0.75] * 12, window=4, radius=3)
+    put(tmp_path, "docqa_mini", "snapkv+bacon", 64, [1.0] * 12, window=4, radius=5)
+    found = entries(tmp_path)
+    assert sorted(settings([entry.cell for entry in found]).values()) == [
+        "radius=3",
+        "radius=5",
+        "window=16",
+        "window=4",
+    ]
+    text = analysis.table(tmp_path)
+    assert lines(text, "snapkv+bacon radius=5")[0].split()[2:4] == ["100.0", "↑50.0*●"]  # from window=4
+    assert lines(text, "snapkv+bacon radius=3")[0].split()[2:4] == ["75.0", "↑25.0*"]
+
+
+def test_realised_entries_are_shown_when_they_vary(tmp_path):
+    put(tmp_path, "docqa_mini", "snapkv", 64, [1.0] * 12)
+    put(tmp_path, "docqa_mini", "adakv", 64, [1.0] * 12, kept=90)
+    assert "64: 77.0 (64 to 90)" in analysis.table(tmp_path)
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_no_sample_and_one_sample(tmp_path, n):
+    grid(tmp_path, 2)
+    put(tmp_path, "chartqa_mini", "snapkv", 64, [1.0] * n, metric="relaxed_overall")
+    put(tmp_path, "chartqa_mini", "snapkv+bacon", 64, [0.5] * n, metric="relaxed_overall")
+    text = analysis.table(tmp_path, width=100)
+    assert ("chartqa_mini: one sample alone has no interval" in text) == (n == 1)
+    assert "docqa_mini: intervals from fewer than 10 samples are rough" in text
+    assert ("↓50.0" in text and "no interval" in text) if n else "n/a" in text
+    assert "●" not in text.split("difference")[0].split("ChartQA")[1].split("docqa_mini:")[0]
+
+
+def test_scores_that_are_not_numbers_are_said(tmp_path):
+    put(tmp_path, "docqa_mini", "snapkv", 64, [1.0, math.nan, 0.0])
+    put(tmp_path, "docqa_mini", "snapkv+bacon", 64, [1.0, 1.0, 0.0])
+    text = analysis.table(tmp_path)
+    assert lines(text, "snapkv ")[0].split() == ["snapkv", "n/a"]
+    assert "snapkv on docqa_mini: anls is not a number for 1 samples." in text
+    assert [row["delta"] for row in rows(entries(tmp_path))] == [None, None]
+
+
+def test_a_missing_metric_shows_its_reason_and_no_command(tmp_path):
+    put(
+        tmp_path,
+        "caption_mini",
+        "fullkv",
+        None,
+        [1.0] * 12,
+        metric="fidelity_rougeL",
+        warnings=["No Java here."],
+    )
+    put(
+        tmp_path,
+        "caption_mini",
+        "snapkv",
+        64,
+        [0.5] * 12,
+        metric="fidelity_rougeL",
+        warnings=["No Java here."],
+    )
+    text = analysis.table(tmp_path)
+    assert lines(text, "snapkv")[0].split() == ["snapkv", "n/a"]
+    assert text.count("No Java here.") == 1 and "kvbench run" not in text
+
+
+def test_documents_show_fidelity_agreement_and_divergence(tmp_path):
+    for method, budget, text in (
+        ("fullkv", None, "a b c d"),
+        ("snapkv", 64, "a b c"),
+        ("snapkv+bacon", 64, "a b c d"),
+    ):
+        texts = dict.fromkeys(range(12), text)
+        fakestore.add(tmp_path, benchmark_cfg("documents_mini"), method_cfg(method), budget, texts)
+    assert analysis.score_store(tmp_path) == []
+    out = analysis.table(tmp_path, width=60)
+    for heading in ("fidelity", "same answer", "first divergence"):
+        assert f"Documents (mini) {heading}" in out
+    assert [line.split()[1] for line in lines(out, "snapkv ")] == ["0.857", "0.000", "5.0"]
+    assert [line.split()[1] for line in lines(out, "fullkv ")] == ["1.000", "1.000", "7.0"]
+
+
+def test_wide_grids_go_into_blocks_and_keep_every_value(tmp_path):
+    for name, metric in (
+        ("docqa_mini", "anls"),
+        ("chartqa_mini", "relaxed_overall"),
+        ("textqa_mini", "exact_match"),
+    ):
+        for budget in (128, 64, 32):
+            put(tmp_path, name, "snapkv", budget, [budget / 1000] * 12, metric=metric)
+    narrow, wide = analysis.table(tmp_path, width=60), analysis.table(tmp_path, width=200)
+    for text, blocks in ((narrow, 3), (wide, 1)):
+        assert len(lines(text, "method")) == blocks
+        assert re.findall(r"12\.8|6\.4|3\.2", text) == ["12.8", "6.4", "3.2"] * 3
+    # The papers' order: documents first, then scene text, then charts.
+    assert wide.index("DocQA") < wide.index("TextQA") < wide.index("ChartQA")
+
+
+def test_markdown_and_csv(tmp_path):
+    grid(tmp_path)
+    markdown = analysis.table(tmp_path, "markdown")
+    (row,) = [line for line in markdown.splitlines() if line.startswith("| snapkv+bacon")]
+    assert "**95.0** ↑45.0\\*<br>[" in row and row.count("|") == 4
+    (head,) = [line for line in markdown.splitlines() if line.startswith("| method")]
+    assert head == "| method | DocQA (mini) ANLS 128 | DocQA (mini) ANLS 64 |"
+    table = list(csv.DictReader(io.StringIO(analysis.table(tmp_path, "csv"))))
+    bacon = [row for row in table if row["method"] == "snapkv+bacon" and row["budget"] == "64"]
+    assert [(row["value"], row["best"], row["n"]) for row in bacon] == [("0.95", "1", "20")]
+    assert float(bacon[0]["delta"]) == pytest.approx(0.45)
+    assert sum(row["method"] == "fullkv" for row in table) == 1
+    with pytest.raises(UserError, match="text, markdown, csv"):
+        analysis.table(tmp_path, "pdf")
+
+
+def test_the_table_agrees_with_the_tidy_results(tmp_path):
+    grid(tmp_path)
+    found = entries(tmp_path)
+    table = build(found, "toy", tmp_path)
+    tidy = {(row["method"], row["budget"]): row for row in rows(found)}
+    for column, value in table.grid["snapkv+bacon"].items():
+        row = tidy["snapkv+bacon", column.budget]
+        assert (value.value, value.gap.delta, value.gap.low, value.gap.high) == (
+            row["value"],
+            row["delta"],
+            row["ci_low"],
+            row["ci_high"],
+        )
+
+
+def test_several_models_stand_apart(tmp_path):
+    grid(tmp_path)
+    put(tmp_path, "docqa_mini", "snapkv", 64, [1.0] * 12, model="other")
+    text = analysis.table(tmp_path)
+    assert text.splitlines()[0] == "other" and "\ntoy" in text
