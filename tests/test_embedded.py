@@ -52,7 +52,12 @@ def test_pages_are_deterministic_and_know_their_evidence(kind):
 
 def test_training_never_shows_what_tests_ask():
     def texts(test: bool) -> tuple[set[str], set[str]]:
-        made = [pages.make(k, s, test=test, dense=d) for k in pages.KINDS for s in range(15) for d in (True, False)]
+        made = [
+            pages.make(k, s, test=test, dense=d)
+            for k in pages.KINDS
+            for s in range(15)
+            for d in (True, False)
+        ]
         values = {f.value for p in made for f in p.fields}
         labels = {w for p in made for f in p.fields for w in f.label.split()}
         return values, labels
@@ -67,15 +72,19 @@ def test_training_never_shows_what_tests_ask():
 def test_every_class_is_one_token(words):
     ids = V.token_ids(words)
     assert len(set(ids)) == V.SIZE
-    assert V.pieces("Green Tea: B47 14 May") == [V.index(p) for p in ("Green", "Tea", ":", "B", "4", "7", "1", "4", "May")]
+    assert V.pieces("Green Tea: B47 14 May") == [
+        V.index(p) for p in ("Green", "Tea", ":", "B", "4", "7", "1", "4", "May")
+    ]
 
 
 def test_cut_reads_tiles_in_reading_order_and_pads():
     pixels = np.zeros((2 * draw.TILE_HEIGHT, 3 * draw.TILE_WIDTH, 3), np.uint8)
     for k in range(6):
         row, column = divmod(k, 3)
-        pixels[row * draw.TILE_HEIGHT:(row + 1) * draw.TILE_HEIGHT,
-               column * draw.TILE_WIDTH:(column + 1) * draw.TILE_WIDTH] = 40 * k
+        pixels[
+            row * draw.TILE_HEIGHT : (row + 1) * draw.TILE_HEIGHT,
+            column * draw.TILE_WIDTH : (column + 1) * draw.TILE_WIDTH,
+        ] = 40 * k
     from PIL import Image
 
     tiles = tower.cut(Image.fromarray(pixels))
@@ -95,10 +104,15 @@ def test_prompts_are_those_of_the_lmms_eval_tasks():
     Loose.add_constructor("!function", lambda loader, node: node.value)
 
     def special(name: str) -> dict:
-        return yaml.load(open(f"{root}/{name}", encoding="utf-8"), Loose)["lmms_eval_specific_kwargs"]["default"]
+        return yaml.load(open(f"{root}/{name}", encoding="utf-8"), Loose)["lmms_eval_specific_kwargs"][
+            "default"
+        ]
 
     question = "What is the Green Rent?"
-    for task, file in (("docvqa", "docvqa/_default_template_docvqa_yaml"), ("chartqa", "chartqa/chartqa.yaml")):
+    for task, file in (
+        ("docvqa", "docvqa/_default_template_docvqa_yaml"),
+        ("chartqa", "chartqa/chartqa.yaml"),
+    ):
         options = special(file)
         assert prompt.TASKS[task](question) == options["pre_prompt"] + question + options["post_prompt"]
     options = special("textvqa/_default_template_textvqa_yaml")
@@ -149,7 +163,13 @@ def test_sets_have_the_original_schemas():
         "textqa_mini": {"image_id", "question_id", "question", "image", "answers", "ocr_tokens"},
         "chartqa_mini": {"type", "question", "answer", "image"},
         "caption_mini": {"question_id", "image", "image_id", "caption_str"},
-        "describe_mini": {"image", "binary", "GT_Caption_GPT4O", "GT_Caption_GPT4V", "GT_Caption_Gemini15Pro"},
+        "describe_mini": {
+            "image",
+            "binary",
+            "GT_Caption_GPT4O",
+            "GT_Caption_GPT4V",
+            "GT_Caption_Gemini15Pro",
+        },
     }
     for name, columns in wanted.items():
         file = sets.folder() / name / f"{sets.SPLITS[name]}.parquet"
@@ -158,8 +178,12 @@ def test_sets_have_the_original_schemas():
         about = json.loads(data[0]["kvbench"])
         image = data[0]["image"] if name != "describe_mini" else Image.open(io.BytesIO(data[0]["binary"]))
         assert image.size == (about["columns"] * draw.TILE_WIDTH, about["rows"] * draw.TILE_HEIGHT)
-    chart = {row["type"] for row in load_dataset(
-        "parquet", data_files={"x": str(sets.folder() / "chartqa_mini" / "test.parquet")}, split="x")}
+    chart = {
+        row["type"]
+        for row in load_dataset(
+            "parquet", data_files={"x": str(sets.folder() / "chartqa_mini" / "test.parquet")}, split="x"
+        )
+    }
     assert chart == {"human_test", "augmented_test"}
 
 
@@ -185,9 +209,16 @@ def test_the_model_answers_through_its_eyes(model):
     tiles = tower.cut(draw.draw(page))[None]
     hits = 0
     for question in page.questions[:4]:
-        ids = [*prompt.opening(words), *[llava.config.image_token_id] * tiles.shape[1],
-               *prompt.closing(words, prompt.TASKS["docvqa"](question.question))]
-        out = llava.generate(input_ids=torch.tensor([ids]), attention_mask=torch.ones(1, len(ids), dtype=torch.long),
-                             pixel_values=tiles, max_new_tokens=12)
-        hits += words.decode(out[0, len(ids):], skip_special_tokens=True) == question.answer
+        ids = [
+            *prompt.opening(words),
+            *[llava.config.image_token_id] * tiles.shape[1],
+            *prompt.closing(words, prompt.TASKS["docvqa"](question.question)),
+        ]
+        out = llava.generate(
+            input_ids=torch.tensor([ids]),
+            attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+            pixel_values=tiles,
+            max_new_tokens=12,
+        )
+        hits += words.decode(out[0, len(ids) :], skip_special_tokens=True) == question.answer
     assert hits >= 3

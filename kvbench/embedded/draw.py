@@ -1,6 +1,8 @@
-"""Renders pages with PIL: fonts, inks, papers, rules, boxes, boards and bars; deterministic by the page's seed.
+"""Renders pages with PIL: fonts, inks, papers, rules, boxes, boards and bars; deterministic by the page's
+seed.
 
-A tile is ``TILE_WIDTH`` x ``TILE_HEIGHT`` pixels. Everything of a tile is drawn inside it, so tiles can be read alone.
+A tile is ``TILE_WIDTH`` x ``TILE_HEIGHT`` pixels. Everything of a tile is drawn inside it, so tiles can be
+read alone.
 """
 
 from __future__ import annotations
@@ -30,10 +32,25 @@ FACES = (
 #: Faces whose letters are smaller at a given size.
 _SMALL = {"STIXGeneral.ttf": 2, "STIXGeneralBol.ttf": 2, "cmss10.ttf": 2, "cmr10.ttf": 2, "cmb10.ttf": 2}
 
-PAPERS = ((255, 255, 255), (252, 250, 244), (246, 246, 246), (255, 252, 238), (240, 246, 252), (250, 243, 236))
+PAPERS = (
+    (255, 255, 255),
+    (252, 250, 244),
+    (246, 246, 246),
+    (255, 252, 238),
+    (240, 246, 252),
+    (250, 243, 236),
+)
 INKS = ((0, 0, 0), (25, 25, 40), (20, 30, 80), (60, 30, 20), (40, 40, 40))
 WALLS = ((205, 214, 222), (222, 210, 196), (196, 206, 188), (214, 204, 214), (188, 200, 212))
-BOARDS = ((24, 92, 64), (140, 28, 36), (26, 54, 112), (250, 214, 72), (245, 245, 240), (64, 44, 34), (236, 130, 46))
+BOARDS = (
+    (24, 92, 64),
+    (140, 28, 36),
+    (26, 54, 112),
+    (250, 214, 72),
+    (245, 245, 240),
+    (64, 44, 34),
+    (236, 130, 46),
+)
 BARS = ((70, 110, 180), (210, 120, 60), (90, 160, 90), (150, 90, 160), (190, 70, 80), (80, 150, 160))
 
 
@@ -88,8 +105,9 @@ def contrast(colour: tuple[int, int, int]) -> tuple[int, int, int]:
     return (250, 250, 250) if sum(colour) < 360 else (15, 15, 20)
 
 
-def text_tile(pen: ImageDraw.ImageDraw, x: int, y: int, cell: Cell, style: Style, ink: tuple[int, int, int],
-              bold: bool) -> None:
+def text_tile(
+    pen: ImageDraw.ImageDraw, x: int, y: int, cell: Cell, style: Style, ink: tuple[int, int, int], bold: bool
+) -> None:
     """Draw the text of one cell into the tile whose upper left corner is (x, y)."""
     text = V.shown(cell.token)
     font, width = _fitting(FACES[style.face][bold], style.size, text)
@@ -124,12 +142,20 @@ def draw(page: Page) -> Image.Image:
     return _wear(image, style, rng)
 
 
-def _mark(pen: ImageDraw.ImageDraw, what: str, row: int, column: int, rows: int, columns: int, style: Style,
-          colour: tuple[int, int, int]) -> None:
+def _mark(
+    pen: ImageDraw.ImageDraw,
+    what: str,
+    row: int,
+    column: int,
+    rows: int,
+    columns: int,
+    style: Style,
+    colour: tuple[int, int, int],
+) -> None:
     """Everything on a page that is not text: it never crosses the middle of a tile with text."""
     x, y = column * TILE_WIDTH, row * TILE_HEIGHT
     right, bottom = x + columns * TILE_WIDTH - 1, y + rows * TILE_HEIGHT - 1
-    grey = tuple((2 * p + i) // 3 for p, i in zip(style.paper, style.ink))
+    grey = tuple((2 * p + i) // 3 for p, i in zip(style.paper, style.ink, strict=True))
     if what == "rule":
         pen.line((x, bottom, right, bottom), fill=grey)
     elif what == "dots":
@@ -152,7 +178,11 @@ def _mark(pen: ImageDraw.ImageDraw, what: str, row: int, column: int, rows: int,
     elif what == "window":
         for c in range(columns):
             at = x + c * TILE_WIDTH
-            pen.rectangle((at + 5, y + 2, at + TILE_WIDTH - 6, bottom - 1), fill=(168, 190, 205), outline=(110, 110, 110))
+            pen.rectangle(
+                (at + 5, y + 2, at + TILE_WIDTH - 6, bottom - 1),
+                fill=(168, 190, 205),
+                outline=(110, 110, 110),
+            )
             pen.line((at + TILE_WIDTH // 2, y + 2, at + TILE_WIDTH // 2, bottom - 1), fill=(110, 110, 110))
     elif what == "axis":
         pen.line((x, y, x, bottom), fill=style.ink)

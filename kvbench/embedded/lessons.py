@@ -1,8 +1,8 @@
 """Training sequences for the adapter: one page, many questions.
 
-A sequence holds the page once and several segments (prompt and answer) behind it. A block mask lets each segment see
-the page and itself only, and its positions go on from the page's end, so that every segment is trained exactly as if
-it stood behind the page alone.
+A sequence holds the page once and several segments (prompt and answer) behind it. A block mask lets each
+segment see the page and itself only, and its positions go on from the page's end, so that every segment is
+trained exactly as if it stood behind the page alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kvbench.embedded.pages import DOCUMENTS, Page, make
 
 @dataclass
 class Lesson:
-    """Token ids [L], positions [L], mask [L, L] (True = sees), targets: where the next token is learnt, and what."""
+    """Token ids [L], positions [L], mask [L, L] (True = sees); where the next token is learnt, and which."""
 
     ids: Tensor
     positions: Tensor
@@ -61,15 +61,24 @@ def pack(words, page: Page, pairs: list[tuple[str, str, str]]) -> Lesson:
     block = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
     for first, last in bounds:
         block[first:last, prefix:first] = False
-    return Lesson(torch.tensor(ids), torch.tensor(positions), block, torch.tensor(where), torch.tensor(targets), segments)
+    return Lesson(
+        torch.tensor(ids),
+        torch.tensor(positions),
+        block,
+        torch.tensor(where),
+        torch.tensor(targets),
+        segments,
+    )
 
 
 #: How often each kind is drawn.
 _MIX = (("receipt", 2), ("form", 3), ("table", 2), ("notice", 2), ("scene", 3), ("chart", 3))
 
 
-def draw_lesson(words, seed: int, *, test: bool = False, kind: str | None = None, light: bool | None = None) -> Lesson:
-    """The lesson of a seed: a random page with some of its questions, its caption, and at times its description."""
+def draw_lesson(
+    words, seed: int, *, test: bool = False, kind: str | None = None, light: bool | None = None
+) -> Lesson:
+    """The lesson of a seed: a random page, some of its questions, its caption, at times its description."""
     rng = random.Random(f"lesson-{test}-{seed}")
     drawn = rng.choices([k for k, _ in _MIX], [w for _, w in _MIX])[0]
     kind = kind or drawn

@@ -30,7 +30,9 @@ def class_embeddings(embedding: torch.Tensor, token_ids: tuple[int, ...]) -> tor
     return embedding[torch.tensor(token_ids)]
 
 
-def load(weights: Path | None = None, *, trained: bool = True) -> tuple[LlavaForConditionalGeneration, object]:
+def load(
+    weights: Path | None = None, *, trained: bool = True
+) -> tuple[LlavaForConditionalGeneration, object]:
     """The model and its tokenizer, ready for greedy generation.
 
     Args:
@@ -42,9 +44,13 @@ def load(weights: Path | None = None, *, trained: bool = True) -> tuple[LlavaFor
     """
     weights = weights or WEIGHTS
     if trained and not (weights / "tower.safetensors").exists():
-        raise UserError(f"the embedded model's weights are missing from {weights}: restore them or run `make embedded`")
+        raise UserError(
+            f"the embedded model's weights are missing from {weights}: restore them or run `make embedded`"
+        )
     if trained and not (weights / "adapter" / "adapter_model.safetensors").exists():
-        raise UserError(f"the adapter is missing from {weights / 'adapter'}: restore it or run `make embedded`")
+        raise UserError(
+            f"the adapter is missing from {weights / 'adapter'}: restore it or run `make embedded`"
+        )
     words = tokenizer()
     text = base()
     if trained:
@@ -66,8 +72,10 @@ def load(weights: Path | None = None, *, trained: bool = True) -> tuple[LlavaFor
     model.model.language_model.load_state_dict(text.model.state_dict())
     model.tie_weights()
     if trained:
-        state = {name: value.float() if value.is_floating_point() else value
-                 for name, value in load_file(weights / "tower.safetensors").items()}
+        state = {
+            name: value.float() if value.is_floating_point() else value
+            for name, value in load_file(weights / "tower.safetensors").items()
+        }
         model.model.vision_tower.load_state_dict(state)
     projector = model.model.multi_modal_projector
     with torch.no_grad():
@@ -76,7 +84,8 @@ def load(weights: Path | None = None, *, trained: bool = True) -> tuple[LlavaFor
         projector.linear_2.weight.copy_(torch.eye(table.shape[1]))
     end = prompt.special(words, prompt.END)
     model.generation_config = type(model.generation_config)(
-        do_sample=False, eos_token_id=end, pad_token_id=end, bos_token_id=text.config.bos_token_id)
+        do_sample=False, eos_token_id=end, pad_token_id=end, bos_token_id=text.config.bos_token_id
+    )
     return model.eval(), words
 
 
@@ -91,4 +100,6 @@ def merged(text, adapter: Path):
     try:
         return PeftModel.from_pretrained(text, str(adapter)).float().merge_and_unload().eval()
     except (RuntimeError, ValueError) as error:
-        raise UserError(f"the adapter in {adapter} does not fit the language model: run `make embedded`") from error
+        raise UserError(
+            f"the adapter in {adapter} does not fit the language model: run `make embedded`"
+        ) from error

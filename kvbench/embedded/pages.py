@@ -1,10 +1,11 @@
 """What stands on a page: content, questions, captions and descriptions, deterministic by seed.
 
-A page is a grid of tiles. A tile shows one token of the page vocabulary or nothing. Every field of a page knows the
-tiles of its label and of its value, so that an analysis can ask which cache entries an answer needed.
+A page is a grid of tiles. A tile shows one token of the page vocabulary or nothing. Every field of a page
+knows the tiles of its label and of its value, so that an analysis can ask which cache entries an answer
+needed.
 
-Training and test pages differ in their seeds, in their values (numbers, dates, codes and words are split into two
-disjoint sets) and in a fifth of the words, which training pages never show.
+Training and test pages differ in their seeds, in their values (numbers, dates, codes and words are split into
+two disjoint sets) and in a fifth of the words, which training pages never show.
 """
 
 from __future__ import annotations
@@ -167,7 +168,11 @@ _ASK = {
     "room": ("Which room is {0} in?", "What is the room of {0}?"),
     "opens": ("When does the {0} open?", "On which day does the {0} open?"),
     "place": ("Where is the {0}?", "In which city is the {0}?"),
-    "sign": ("What number is on the sign of {0}?", "What is the number of the {0}?", "What number does the {0} show?"),
+    "sign": (
+        "What number is on the sign of {0}?",
+        "What is the number of the {0}?",
+        "What number does the {0} show?",
+    ),
     "signword": ("What word is on the sign of {0}?", "What name does the {0} show?"),
     "bar": ("What is the value of {0}?", "How many units are shown for {0}?"),
 }
@@ -185,13 +190,23 @@ def make(kind: str, seed: int, *, test: bool, dense: bool = True) -> Page:
     name = f"{'test' if test else 'train'}-{kind}-{'dense' if dense else 'light'}-{seed}"
     rng = random.Random(name)
     page = _MAKERS[kind](rng, _Content(rng, test), dense)
-    page.rows = max(page.rows, -(-LEAST_TILES // page.columns))  # blank foot, so that prompts have 250 tokens or more
+    page.rows = max(
+        page.rows, -(-LEAST_TILES // page.columns)
+    )  # blank foot, so that prompts have 250 tokens or more
     page.seed = name
     return page
 
 
-def _add(page: Page, ask: str, rng: random.Random, label: str, value: str, label_tiles: list[int],
-         value_tiles: list[int], split: str = "") -> None:
+def _add(
+    page: Page,
+    ask: str,
+    rng: random.Random,
+    label: str,
+    value: str,
+    label_tiles: list[int],
+    value_tiles: list[int],
+    split: str = "",
+) -> None:
     page.fields.append(Field(label, value, label_tiles, value_tiles))
     text = rng.choice(_ASK[ask]).format(label)
     page.questions.append(Question(text, value, {"label": label_tiles, "value": value_tiles}, split))
@@ -307,7 +322,11 @@ def _table(rng: random.Random, content: _Content, dense: bool) -> Page:
     page.rows = 3 + lines * step + (0 if dense or step == 2 else max(0, 250 // columns - lines - 4))
     for block in range(blocks):
         at = block * width
-        grid.put(1, at, "Name", "strong"), grid.put(1, at + 1, "City", "strong"), grid.put(1, at + 2, "Number", "strong")
+        (
+            grid.put(1, at, "Name", "strong"),
+            grid.put(1, at + 1, "City", "strong"),
+            grid.put(1, at + 2, "Number", "strong"),
+        )
     ruled = rng.random() < 0.6
     for line in range(lines):
         for block in range(blocks):
@@ -392,7 +411,11 @@ def _scene(rng: random.Random, content: _Content, dense: bool) -> Page:
                 continue
             label = labels.pop()
             named = rng.random() < 0.25
-            value = content.word(rng.choice((V.NAMES, V.ANIMALS))) if named else content.number(rng.choice((2, 3, 3, 4)))
+            value = (
+                content.word(rng.choice((V.NAMES, V.ANIMALS)))
+                if named
+                else content.number(rng.choice((2, 3, 3, 4)))
+            )
             size = 2 + len(V.pieces(value))
             at = side * width + rng.randrange(0, width - size + 1)
             names = grid.put(row, at, label, "sign")
@@ -412,7 +435,9 @@ def _chart(rng: random.Random, content: _Content, dense: bool) -> Page:
     bars = rng.randrange(18, 23) if dense else rng.randrange(16, 21)
     page = Page("chart", "", columns, bars + 8)
     grid = _Grid(page)
-    topic = f"{rng.choice(content.words(V.ADJECTIVES))} {rng.choice(('Sales', 'Orders', 'Results', 'Points'))}"
+    topic = (
+        f"{rng.choice(content.words(V.ADJECTIVES))} {rng.choice(('Sales', 'Orders', 'Results', 'Points'))}"
+    )
     grid.centre(0, f"{topic} Chart")
     if grouped:
         places = rng.sample(content.words(V.CITIES), (bars + 2) // 3)
@@ -442,5 +467,10 @@ def _chart(rng: random.Random, content: _Content, dense: bool) -> Page:
 
 
 _MAKERS: dict[str, Callable[[random.Random, _Content, bool], Page]] = {
-    "form": _form, "receipt": _receipt, "table": _table, "notice": _notice, "scene": _scene, "chart": _chart,
+    "form": _form,
+    "receipt": _receipt,
+    "table": _table,
+    "notice": _notice,
+    "scene": _scene,
+    "chart": _chart,
 }

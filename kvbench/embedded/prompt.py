@@ -1,12 +1,16 @@
 """The prompt of the embedded model, in one place for training and inference.
 
-One user turn without a system message: image tiles, a line break, the text. Question texts are finished exactly as the
-lmms-eval tasks finish them (``TASKS`` is checked against the task code by a test).
+One user turn without a system message: image tiles, a line break, the text. Question texts are finished
+exactly as the lmms-eval tasks finish them (``TASKS`` is checked against the task code by a test).
 """
 
 from __future__ import annotations
 
-START, END, IMAGE = "<|im_start|>", "<|im_end|>", "<empty_output>"  # IMAGE: a reserved token as placeholder of a tile
+START, END, IMAGE = (
+    "<|im_start|>",
+    "<|im_end|>",
+    "<empty_output>",
+)  # IMAGE: a reserved token as placeholder of a tile
 
 _SHORT = "\nAnswer the question using a single word or phrase."
 #: Finished prompt by the kind of question, from the plain question.
@@ -38,5 +42,10 @@ def opening(tokenizer, system: str | None = None) -> list[int]:
 def closing(tokenizer, text: str, *, after_image: bool = True) -> list[int]:
     """What stands after the last tile: the text and the opening of the assistant's turn."""
     start, end = special(tokenizer, START), special(tokenizer, END)
-    return [*plain(tokenizer, ("\n" if after_image else "") + text), end, *plain(tokenizer, "\n"), start,
-            *plain(tokenizer, "assistant\n")]
+    return [
+        *plain(tokenizer, ("\n" if after_image else "") + text),
+        end,
+        *plain(tokenizer, "\n"),
+        start,
+        *plain(tokenizer, "assistant\n"),
+    ]

@@ -1,8 +1,8 @@
 """The five mini benchmarks as parquet files in the schemas that the lmms-eval tasks read.
 
-``python -m kvbench.embedded.sets`` (``make setup`` does) writes them to ``folder()``/NAME/SPLIT.parquet once. The same
-seeds give the same pages, questions and images. Beside the original columns every row carries ``kvbench``: a JSON
-text with the page's kind and size in tiles and the tiles that answer the question.
+``python -m kvbench.embedded.sets`` (``make setup`` does) writes them to ``folder()``/NAME/SPLIT.parquet once.
+The same seeds give the same pages, questions and images. Beside the original columns every row carries
+``kvbench``: a JSON text with the page's kind and size in tiles and the tiles that answer the question.
 """
 
 from __future__ import annotations
@@ -23,8 +23,13 @@ from kvbench.errors import UserError
 from kvbench.paths import cache_dir
 
 SAMPLES = 100
-SPLITS = {"docqa_mini": "validation", "textqa_mini": "validation", "chartqa_mini": "test", "caption_mini": "val",
-          "describe_mini": "test"}
+SPLITS = {
+    "docqa_mini": "validation",
+    "textqa_mini": "validation",
+    "chartqa_mini": "test",
+    "caption_mini": "val",
+    "describe_mini": "test",
+}
 _SOURCES = ("vocabulary.py", "pages.py", "draw.py", "sets.py")
 
 
@@ -46,7 +51,9 @@ def folder() -> Path:
         UserError: they have not been built.
     """
     if not (path() / "done").exists():
-        raise UserError(f"the generated data sets are missing from {path()}: run `make setup`, which builds them once")
+        raise UserError(
+            f"the generated data sets are missing from {path()}: run `make setup`, which builds them once"
+        )
     return path()
 
 
@@ -57,13 +64,19 @@ def _png(page: Page) -> bytes:
 
 
 def _about(page: Page, evidence: dict | None = None) -> str:
-    about = {"page": page.seed, "kind": page.kind, "rows": page.rows, "columns": page.columns, "evidence": evidence or {
-        f"{f.label}": {"label": f.label_tiles, "value": f.value_tiles} for f in page.fields}}
+    about = {
+        "page": page.seed,
+        "kind": page.kind,
+        "rows": page.rows,
+        "columns": page.columns,
+        "evidence": evidence
+        or {f"{f.label}": {"label": f.label_tiles, "value": f.value_tiles} for f in page.fields},
+    }
     return json.dumps(about, sort_keys=True)
 
 
 def _asked(kinds: tuple[str, ...], each: int) -> Iterator[tuple[int, Page, bytes, object]]:
-    """(page number, page, image, question): ``each`` questions a page, spread over the page, kinds in turn."""
+    """(page number, page, image, question): ``each`` questions a page, spread over it, kinds in turn."""
     for number in range(-(-SAMPLES // each)):
         page = make(kinds[number % len(kinds)], 100_000 + number, test=True, dense=True)
         image = _png(page)
@@ -76,28 +89,52 @@ def _asked(kinds: tuple[str, ...], each: int) -> Iterator[tuple[int, Page, bytes
 
 def _docqa() -> list[dict]:
     return [
-        {"questionId": str(50_000 + k), "question": q.question, "question_types": [page.kind],
-         "image": {"bytes": image, "path": None}, "docId": number, "ucsf_document_id": page.seed,
-         "ucsf_document_page_no": "1", "answers": [q.answer], "data_split": "val", "kvbench": _about(page, q.evidence)}
+        {
+            "questionId": str(50_000 + k),
+            "question": q.question,
+            "question_types": [page.kind],
+            "image": {"bytes": image, "path": None},
+            "docId": number,
+            "ucsf_document_id": page.seed,
+            "ucsf_document_page_no": "1",
+            "answers": [q.answer],
+            "data_split": "val",
+            "kvbench": _about(page, q.evidence),
+        }
         for k, (number, page, image, q) in enumerate(_asked(DOCUMENTS, 5))
     ]
 
 
 def _textqa() -> list[dict]:
     return [
-        {"image_id": f"scene{number:03d}", "question_id": 60_000 + k, "question": q.question,
-         "image": {"bytes": image, "path": None}, "image_width": page.columns * 48, "image_height": page.rows * 24,
-         "flickr_original_url": "", "flickr_300k_url": "", "answers": [q.answer] * 10,
-         "image_classes": ["Street sign"], "set_name": "val", "kvbench": _about(page, q.evidence),
-         "ocr_tokens": [word for f in page.fields for word in (*f.label.split(), f.value)]}
+        {
+            "image_id": f"scene{number:03d}",
+            "question_id": 60_000 + k,
+            "question": q.question,
+            "image": {"bytes": image, "path": None},
+            "image_width": page.columns * 48,
+            "image_height": page.rows * 24,
+            "flickr_original_url": "",
+            "flickr_300k_url": "",
+            "answers": [q.answer] * 10,
+            "image_classes": ["Street sign"],
+            "set_name": "val",
+            "kvbench": _about(page, q.evidence),
+            "ocr_tokens": [word for f in page.fields for word in (*f.label.split(), f.value)],
+        }
         for k, (number, page, image, q) in enumerate(_asked(("scene",), 5))
     ]
 
 
 def _chartqa() -> list[dict]:
     return [
-        {"type": q.split, "question": q.question, "answer": q.answer, "image": {"bytes": image, "path": None},
-         "kvbench": _about(page, q.evidence)}
+        {
+            "type": q.split,
+            "question": q.question,
+            "answer": q.answer,
+            "image": {"bytes": image, "path": None},
+            "kvbench": _about(page, q.evidence),
+        }
         for _, page, image, q in _asked(("chart",), 5)
     ]
 
@@ -107,13 +144,26 @@ def _caption() -> list[dict]:
     for number in range(SAMPLES):
         kind = ("scene", "chart", "scene", "receipt", "scene", "form")[number % 6]
         page = make(kind, 200_000 + number, test=True, dense=True)
-        rows.append({
-            "question_id": str(70_000 + number), "question": "Provide a one-sentence caption for the provided image.",
-            "image": {"bytes": _png(page), "path": None}, "image_id": f"caption{number:03d}", "image_classes": [kind],
-            "flickr_original_url": "", "flickr_300k_url": "", "image_width": page.columns * 48,
-            "image_height": page.rows * 24, "set_name": "val", "image_name": f"caption{number:03d}",
-            "image_path": f"caption{number:03d}.png", "caption_id": [5 * number + k for k in range(5)],
-            "caption_str": page.captions, "reference_strs": page.captions, "kvbench": _about(page)})
+        rows.append(
+            {
+                "question_id": str(70_000 + number),
+                "question": "Provide a one-sentence caption for the provided image.",
+                "image": {"bytes": _png(page), "path": None},
+                "image_id": f"caption{number:03d}",
+                "image_classes": [kind],
+                "flickr_original_url": "",
+                "flickr_300k_url": "",
+                "image_width": page.columns * 48,
+                "image_height": page.rows * 24,
+                "set_name": "val",
+                "image_name": f"caption{number:03d}",
+                "image_path": f"caption{number:03d}.png",
+                "caption_id": [5 * number + k for k in range(5)],
+                "caption_str": page.captions,
+                "reference_strs": page.captions,
+                "kvbench": _about(page),
+            }
+        )
     return rows
 
 
@@ -127,15 +177,25 @@ def _describe() -> list[dict]:
         while len(page.description.split()) < 75:
             seed += 1
             page = make(kinds[number % 6], seed, test=True, dense=False)
-        rows.append({
-            "source": "kvbench", "image": f"describe{number:03d}", "binary": _png(page),
-            "GT_Caption_GPT4O": page.descriptions[0], "GT_Caption_GPT4V": page.descriptions[1],
-            "GT_Caption_Gemini15Pro": page.descriptions[2], "kvbench": _about(page)})
+        rows.append(
+            {
+                "source": "kvbench",
+                "image": f"describe{number:03d}",
+                "binary": _png(page),
+                "GT_Caption_GPT4O": page.descriptions[0],
+                "GT_Caption_GPT4V": page.descriptions[1],
+                "GT_Caption_Gemini15Pro": page.descriptions[2],
+                "kvbench": _about(page),
+            }
+        )
     return rows
 
 
 _BUILDERS: dict[str, Callable[[], list[dict]]] = {
-    "docqa_mini": _docqa, "textqa_mini": _textqa, "chartqa_mini": _chartqa, "caption_mini": _caption,
+    "docqa_mini": _docqa,
+    "textqa_mini": _textqa,
+    "chartqa_mini": _chartqa,
+    "caption_mini": _caption,
     "describe_mini": _describe,
 }
 
@@ -171,4 +231,4 @@ if __name__ == "__main__":
         print(build())
     except UserError as problem:
         print(f"kvbench: {problem}", file=sys.stderr)
-        raise SystemExit(2)
+        raise SystemExit(2) from None

@@ -1,8 +1,8 @@
 """The eyes: a small convolutional network that reads each tile of a page on its own.
 
-Its hidden state is the probability of every class of the page vocabulary. LLaVA's stock projector, whose first layer
-holds the frozen embeddings of these classes, turns it into the mixture of the embeddings: a tile that is read with
-confidence enters the language model as the token drawn on it.
+Its hidden state is the probability of every class of the page vocabulary. LLaVA's stock projector, whose
+first layer holds the frozen embeddings of these classes, turns it into the mixture of the embeddings: a tile
+that is read with confidence enters the language model as the token drawn on it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MODEL_TYPE = "kvbench_tiles"
 
 
 class TileConfig(PretrainedConfig):
-    """Configuration of the tower; ``hidden_size`` is the size of the page vocabulary, as the projector expects it."""
+    """Configuration of the tower; ``hidden_size``, which the projector reads, is the vocabulary's size."""
 
     model_type = MODEL_TYPE
     hidden_size: int = V.SIZE
@@ -31,7 +31,7 @@ class TileConfig(PretrainedConfig):
 
 
 class TileTower(PreTrainedModel):
-    """``pixel_values`` [1, T, 3, TILE_HEIGHT, TILE_WIDTH] in [-1, 1] -> hidden state [1, T, V.SIZE] (probabilities)."""
+    """``pixel_values`` [1, T, 3, TILE_HEIGHT, TILE_WIDTH] in [-1, 1] -> probabilities [1, T, V.SIZE]."""
 
     config: TileConfig
     config_class = TileConfig
@@ -43,14 +43,23 @@ class TileTower(PreTrainedModel):
         w = config.width
 
         def stage(inputs: int, outputs: int, stride: int = 1) -> list[nn.Module]:
-            return [nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
+            return [
+                nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False),
+                nn.BatchNorm2d(outputs),
+                nn.ReLU(),
+            ]
 
         self.stem = nn.Sequential(
-            *stage(1, w // 2), *stage(w // 2, w, 2),          # 12 x 24
-            *stage(w, w), *stage(w, 2 * w, 2),                # 6 x 12
-            *stage(2 * w, 2 * w), *stage(2 * w, 3 * w, 2),    # 3 x 6
+            *stage(1, w // 2),
+            *stage(w // 2, w, 2),  # 12 x 24
+            *stage(w, w),
+            *stage(w, 2 * w, 2),  # 6 x 12
+            *stage(2 * w, 2 * w),
+            *stage(2 * w, 3 * w, 2),  # 3 x 6
         )
-        self.neck = nn.Sequential(nn.Flatten(), nn.Linear(3 * w * 3 * 6, 256, bias=False), nn.BatchNorm1d(256), nn.ReLU())
+        self.neck = nn.Sequential(
+            nn.Flatten(), nn.Linear(3 * w * 3 * 6, 256, bias=False), nn.BatchNorm1d(256), nn.ReLU()
+        )
         self.head = nn.Linear(256, config.hidden_size)
         self.post_init()
 
@@ -61,7 +70,7 @@ class TileTower(PreTrainedModel):
                 nn.init.zeros_(module.bias)
 
     def logits(self, tiles: Tensor) -> Tensor:
-        """Tiles [T, 3, h, w] in [-1, 1] -> class logits [T, V.SIZE]. Grey, and each tile at its own contrast."""
+        """Tiles [T, 3, h, w] in [-1, 1] -> class logits [T, V.SIZE]; in grey, each at its own contrast."""
         grey = tiles.mean(dim=1, keepdim=True)
         mean = grey.mean(dim=(2, 3), keepdim=True)
         spread = (grey - mean).pow(2).mean(dim=(2, 3), keepdim=True).sqrt()
@@ -84,7 +93,8 @@ def register() -> None:
 def cut(image: Image.Image) -> Tensor:
     """An image as tiles in reading order: [rows * columns, 3, TILE_HEIGHT, TILE_WIDTH] in [-1, 1].
 
-    An image whose sides are no multiple of a tile is padded with its border's pixels at the right and the bottom.
+    An image whose sides are no multiple of a tile is padded with its border's pixels at the right and the
+    bottom.
     """
     pixels = np.asarray(image.convert("RGB"))
     down, right = -pixels.shape[0] % TILE_HEIGHT, -pixels.shape[1] % TILE_WIDTH

@@ -1,8 +1,8 @@
 """Trains the embedded model's tower and adapter: ``make embedded`` or ``python -m kvbench.embedded.train``.
 
-Two stages that do not need one another: the *adapter* (LoRA on the language model, which reads pages as the token
-embeddings that a perfect tower would give) and the *tower* (a classifier of tiles). Both are seeded, write a
-checkpoint every few minutes into the cache folder and go on from it when they are started again.
+Two stages that do not need one another: the *adapter* (LoRA on the language model, which reads pages as the
+token embeddings that a perfect tower would give) and the *tower* (a classifier of tiles). Both are seeded,
+write a checkpoint every few minutes into the cache folder and go on from it when they are started again.
 """
 
 from __future__ import annotations
@@ -42,15 +42,20 @@ def _save(state: dict, path: Path) -> None:
     os.replace(path.with_suffix(".part"), path)
 
 
-# ---------------------------------------------------------------------------------------------------------- adapter
+# ----------------------------------------------------------------------------------------------------------
+# adapter
 
 
 def lesson_logits(model, lesson: lessons.Lesson) -> Tensor:
     """Logits [targets, vocabulary] where the lesson asks for them."""
     bias = torch.zeros(lesson.mask.shape, dtype=torch.bfloat16).masked_fill_(~lesson.mask, float("-inf"))
     with torch.autocast("cpu", torch.bfloat16):
-        hidden = model.model(input_ids=lesson.ids[None], attention_mask=bias[None, None],
-                             position_ids=lesson.positions[None], use_cache=False).last_hidden_state
+        hidden = model.model(
+            input_ids=lesson.ids[None],
+            attention_mask=bias[None, None],
+            position_ids=lesson.positions[None],
+            use_cache=False,
+        ).last_hidden_state
         return model.lm_head(hidden[0, lesson.where]).float()
 
 
@@ -58,7 +63,8 @@ def lesson_logits(model, lesson: lessons.Lesson) -> Tensor:
 def check_adapter(model, words, count: int = 3) -> dict[str, float]:
     """Held-out figures with the right answer fed in: share of answers without a wrong token, per task.
 
-    An answer whose every token is the most likely one is the answer greedy decoding gives. Long texts: share of tokens.
+    An answer whose every token is the most likely one is the answer greedy decoding gives. Long texts: share
+    of tokens.
     """
     right: dict[str, list[float]] = {}
     for kind in pages.KINDS:
@@ -82,8 +88,13 @@ def train_adapter(out: Path, state_file: Path, plan: dict = ADAPTER) -> dict:
     torch.manual_seed(SEED)
     words = load.tokenizer()
     text = load.base(torch.bfloat16)
-    config = LoraConfig(r=plan["rank"], lora_alpha=plan["alpha"], lora_dropout=0.0, task_type="CAUSAL_LM",
-                        target_modules=["q_proj", "k_proj", "v_proj", "o_proj"])
+    config = LoraConfig(
+        r=plan["rank"],
+        lora_alpha=plan["alpha"],
+        lora_dropout=0.0,
+        task_type="CAUSAL_LM",
+        target_modules=["q_proj", "k_proj", "v_proj", "o_proj"],
+    )
     model = get_peft_model(text, config)
     learnt = [p for p in model.parameters() if p.requires_grad]
     for p in learnt:
@@ -99,8 +110,16 @@ def train_adapter(out: Path, state_file: Path, plan: dict = ADAPTER) -> dict:
     began, saved, losses = time.time(), time.time(), []
 
     def keep(step: int) -> None:
-        _save({"adapter": get_peft_model_state_dict(model), "optimiser": optimiser.state_dict(), "step": step,
-               "seconds": seconds + time.time() - began, "curve": curve}, state_file)
+        _save(
+            {
+                "adapter": get_peft_model_state_dict(model),
+                "optimiser": optimiser.state_dict(),
+                "step": step,
+                "seconds": seconds + time.time() - began,
+                "curve": curve,
+            },
+            state_file,
+        )
 
     for step in range(start, plan["steps"]):
         for group in optimiser.param_groups:
@@ -114,8 +133,11 @@ def train_adapter(out: Path, state_file: Path, plan: dict = ADAPTER) -> dict:
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
         if (step + 1) % 10 == 0:
-            print(f"adapter {step + 1}/{plan['steps']} loss {np.mean(losses[-20:]):.4f} "
-                  f"{seconds + time.time() - began:.0f} s", flush=True)
+            print(
+                f"adapter {step + 1}/{plan['steps']} loss {np.mean(losses[-20:]):.4f} "
+                f"{seconds + time.time() - began:.0f} s",
+                flush=True,
+            )
         if (step + 1) % CHECK_EVERY == 0 or step + 1 == plan["steps"]:
             figures = check_adapter(inner, words)
             curve.append({"step": step + 1, "loss": round(float(np.mean(losses[-80:])), 4), **figures})
@@ -129,7 +151,7 @@ def train_adapter(out: Path, state_file: Path, plan: dict = ADAPTER) -> dict:
 
 
 def _balanced(logits: Tensor, lesson: lessons.Lesson) -> Tensor:
-    """Cross-entropy in which a short answer counts as much as a sentence: mean over segments of sqrt-weighted sums."""
+    """Cross-entropy over segments; a segment weighs as the root of its length, so short answers count."""
     each = F.cross_entropy(logits, lesson.targets, reduction="none")
     total, weight = 0.0, 0.0
     for _, first, last in lesson.segments:
@@ -153,7 +175,8 @@ def _write_adapter(model, out: Path) -> None:
     (folder / "README.md").unlink(missing_ok=True)
 
 
-# ------------------------------------------------------------------------------------------------------------ tower
+# ------------------------------------------------------------------------------------------------------------
+# tower
 
 
 def tiles_of(page: pages.Page, keep_blank: float, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
@@ -168,20 +191,28 @@ def tower_batch(step: int, plan: dict) -> tuple[Tensor, Tensor]:
     rng = np.random.default_rng(SEED * 1_000_003 + step)
     sheets = [draw.drill(step * plan["drills"] + k) for k in range(plan["drills"])]
     for _ in range(plan["pages"]):
-        sheets.append(pages.make(str(rng.choice(pages.KINDS)), int(rng.integers(1_000_000)), test=False,
-                                 dense=bool(rng.random() < 0.7)))
+        sheets.append(
+            pages.make(
+                str(rng.choice(pages.KINDS)),
+                int(rng.integers(1_000_000)),
+                test=False,
+                dense=bool(rng.random() < 0.7),
+            )
+        )
     parts = [tiles_of(page, 0.25, rng) for page in sheets]
     return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
 
 
 @torch.no_grad()
 def check_tower(eyes: tower.TileTower, count: int = 4) -> dict[str, float]:
-    """Accuracy over all tiles of held-out pages, over those that are not blank, and over held-out practice sheets."""
+    """Accuracy over tiles of held-out pages, over those not blank, and over held-out practice sheets."""
     eyes.eval()
     rng, hits, texts, sheets = np.random.default_rng(0), [], [], []
     for kind in pages.KINDS:
         for seed in range(count):
-            tiles, classes = tiles_of(pages.make(kind, 20_000 + seed, test=True, dense=seed % 2 == 0), 1.0, rng)
+            tiles, classes = tiles_of(
+                pages.make(kind, 20_000 + seed, test=True, dense=seed % 2 == 0), 1.0, rng
+            )
             right = (eyes.logits(tiles).argmax(-1) == classes).float()
             hits.append(right)
             texts.append(right[classes != V.BLANK])
@@ -189,8 +220,10 @@ def check_tower(eyes: tower.TileTower, count: int = 4) -> dict[str, float]:
         tiles, classes = tiles_of(draw.drill(9_000_000 + seed), 1.0, rng)
         sheets.append((eyes.logits(tiles).argmax(-1) == classes).float())
     eyes.train()
-    return {name: round(float(torch.cat(v).mean()), 5) for name, v in
-            (("tiles", hits), ("printed", texts), ("sheets", sheets))}
+    return {
+        name: round(float(torch.cat(v).mean()), 5)
+        for name, v in (("tiles", hits), ("printed", texts), ("sheets", sheets))
+    }
 
 
 def train_tower(out: Path, state_file: Path, plan: dict = TOWER) -> dict:
@@ -209,8 +242,16 @@ def train_tower(out: Path, state_file: Path, plan: dict = TOWER) -> dict:
     began, saved = time.time(), time.time()
 
     def keep(step: int) -> None:
-        _save({"tower": eyes.state_dict(), "optimiser": optimiser.state_dict(), "step": step,
-               "seconds": seconds + time.time() - began, "curve": curve}, state_file)
+        _save(
+            {
+                "tower": eyes.state_dict(),
+                "optimiser": optimiser.state_dict(),
+                "step": step,
+                "seconds": seconds + time.time() - began,
+                "curve": curve,
+            },
+            state_file,
+        )
 
     for step in range(start, plan["steps"]):
         for group in optimiser.param_groups:
@@ -224,23 +265,35 @@ def train_tower(out: Path, state_file: Path, plan: dict = TOWER) -> dict:
         optimiser.zero_grad(set_to_none=True)
         losses.append(float(loss))
         if (step + 1) % 10 == 0:
-            print(f"tower {step + 1}/{plan['steps']} loss {np.mean(losses[-10:]):.4f} "
-                  f"{seconds + time.time() - began:.0f} s", flush=True)
+            print(
+                f"tower {step + 1}/{plan['steps']} loss {np.mean(losses[-10:]):.4f} "
+                f"{seconds + time.time() - began:.0f} s",
+                flush=True,
+            )
         if (step + 1) % 100 == 0 or step + 1 == plan["steps"]:
-            curve.append({"step": step + 1, "loss": round(float(np.mean(losses[-50:])), 4), **check_tower(eyes)})
+            curve.append(
+                {"step": step + 1, "loss": round(float(np.mean(losses[-50:])), 4), **check_tower(eyes)}
+            )
             print("tower", json.dumps(curve[-1]), flush=True)
         if time.time() - saved > CHECKPOINT_SECONDS:
             keep(step + 1)
             saved = time.time()
     keep(plan["steps"])
     out.mkdir(parents=True, exist_ok=True)
-    save_file({name: (value.half() if value.is_floating_point() else value).contiguous()
-               for name, value in eyes.state_dict().items()}, out / "tower.safetensors")
+    save_file(
+        {
+            name: (value.half() if value.is_floating_point() else value).contiguous()
+            for name, value in eyes.state_dict().items()
+        },
+        out / "tower.safetensors",
+    )
     return {"curve": curve, "seconds": round(seconds + time.time() - began)}
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m kvbench.embedded.train", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m kvbench.embedded.train", description=__doc__.split("\n")[0]
+    )
     parser.add_argument("--out", type=Path, default=load.WEIGHTS, help="where the weights go")
     parser.add_argument("--state", type=Path, default=cache_dir() / "training", help="where checkpoints go")
     parser.add_argument("--stage", choices=("adapter", "tower"), help="train one part only")

@@ -1,8 +1,8 @@
 """The closed vocabulary that pages are drawn with: one tile shows one token of the language model.
 
-Every word below is one SmolLM2 token with its leading space; digits and marks are one token without. The vision tower
-classifies a tile over this list, and the projector replaces the class by the frozen embedding of its token.
-Class 0 is the blank tile (read as a line break), class 1 the filled part of a bar.
+Every word below is one SmolLM2 token with its leading space; digits and marks are one token without. The
+vision tower classifies a tile over this list, and the projector replaces the class by the frozen embedding of
+its token. Class 0 is the blank tile (read as a line break), class 1 the filled part of a bar.
 """
 
 from __future__ import annotations
@@ -13,47 +13,389 @@ BLANK, BAR = 0, 1
 #: What the language model reads for a blank tile and for a bar tile.
 BLANK_TOKEN, BAR_TOKEN = "\n", "="
 
-ADJECTIVES = (
-    "Green Red Blue White Black Old New North South East West Upper Lower First Second Third Main Royal Grand Little "
-    "Golden Silver Central Local Public Winter Spring Night Early Late High Low Long Short Small Large Big Young Free "
-    "Basic Final Annual Daily Net Gross Prime Extra Inner Outer Left Right Cold Hot Dark Light Wild Quick Smart Modern"
-).split()
-NOUNS = (
-    "Tax Bill Loan Cost Price Credit Debt Budget Stock Order Count Limit Score Grade Level Index Weight Height Depth "
-    "Length Speed Volume Rate Power Energy Water Gas Heat Phone Floor Gate Door Unit Case File Page Part Income Loss "
-    "License Storage Repair Labor Travel Meal Balance Account Policy Claim Output Target"
-).split()
-ITEMS = (
-    "Tea Bread Milk Rice Salt Sugar Butter Cheese Apple Lemon Orange Corn Beans Fish Beef Eggs Juice Soup Salad Honey "
-    "Paper Pen Book Lamp Chair Hat Coat Glass Cup Plate Coffee Potato Garlic Pepper Brush Paint Wine Beer"
-).split()
-PLACES = (
-    "Market Hotel Bank Museum Library School Station Church Theater Hall Tower Bridge Shop Store Clinic Studio Gallery "
-    "Office Court Square Garden Park Harbor Airport Cinema Farm Factory College Palace Castle Temple Beach Island Plaza "
-    "Inn Pub Gym Pool Zoo Mill Chapel"
-).split()
-NAMES = (
-    "Anna Peter Maria James Lucy Henry John Mary David Sarah Robert Emma Thomas Laura George Alice Paul Julia Frank "
-    "Helen Simon Oscar Clara Martin Rose Daniel Nina Victor Jane Kevin Diana Edward Linda Brian Karen Samuel Rachel "
-    "Adam Eva Leo Carl Ellen Philip Jacob Arthur Walter Albert Oliver Emily Charles William Richard Michael Joseph "
-    "Susan Lisa Mark Luke Ryan Jason Amy Kate Ruth"
-).split()
-CITIES = (
-    "Paris London Rome Berlin Madrid Dublin Oslo Boston Tokyo Delhi Cairo Lima Vienna Prague Athens Lisbon Moscow Sydney "
-    "Dallas Denver Miami Chicago Seattle Toronto Munich Milan Venice Geneva Warsaw Beijing Seoul Dubai Havana Austin "
-    "Oxford Phoenix Detroit Atlanta"
-).split()
-ANIMALS = (
-    "Lion Tiger Eagle Horse Wolf Bear Fox Deer Rabbit Snake Shark Whale Dog Cat Bird Duck Sheep Cow Pig Mouse Frog Owl "
-    "Hawk Bee Ant Swan Crow Monkey"
-).split()
-MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
-DAYS = "Monday Tuesday Friday Sunday".split()
-HEADS = (
-    "Form Table Notice Chart Report Total Date Name City Number Code Street Road Avenue Item Sales Orders Room Cash "
-    "Change Thank You Value List Record Plan Survey Staff Results Units Points"
-).split()
-FUNCTION = "the of is at for on in to and from with opens Please keep".split()
+ADJECTIVES = [
+    "Green",
+    "Red",
+    "Blue",
+    "White",
+    "Black",
+    "Old",
+    "New",
+    "North",
+    "South",
+    "East",
+    "West",
+    "Upper",
+    "Lower",
+    "First",
+    "Second",
+    "Third",
+    "Main",
+    "Royal",
+    "Grand",
+    "Little",
+    "Golden",
+    "Silver",
+    "Central",
+    "Local",
+    "Public",
+    "Winter",
+    "Spring",
+    "Night",
+    "Early",
+    "Late",
+    "High",
+    "Low",
+    "Long",
+    "Short",
+    "Small",
+    "Large",
+    "Big",
+    "Young",
+    "Free",
+    "Basic",
+    "Final",
+    "Annual",
+    "Daily",
+    "Net",
+    "Gross",
+    "Prime",
+    "Extra",
+    "Inner",
+    "Outer",
+    "Left",
+    "Right",
+    "Cold",
+    "Hot",
+    "Dark",
+    "Light",
+    "Wild",
+    "Quick",
+    "Smart",
+    "Modern",
+]
+NOUNS = [
+    "Tax",
+    "Bill",
+    "Loan",
+    "Cost",
+    "Price",
+    "Credit",
+    "Debt",
+    "Budget",
+    "Stock",
+    "Order",
+    "Count",
+    "Limit",
+    "Score",
+    "Grade",
+    "Level",
+    "Index",
+    "Weight",
+    "Height",
+    "Depth",
+    "Length",
+    "Speed",
+    "Volume",
+    "Rate",
+    "Power",
+    "Energy",
+    "Water",
+    "Gas",
+    "Heat",
+    "Phone",
+    "Floor",
+    "Gate",
+    "Door",
+    "Unit",
+    "Case",
+    "File",
+    "Page",
+    "Part",
+    "Income",
+    "Loss",
+    "License",
+    "Storage",
+    "Repair",
+    "Labor",
+    "Travel",
+    "Meal",
+    "Balance",
+    "Account",
+    "Policy",
+    "Claim",
+    "Output",
+    "Target",
+]
+ITEMS = [
+    "Tea",
+    "Bread",
+    "Milk",
+    "Rice",
+    "Salt",
+    "Sugar",
+    "Butter",
+    "Cheese",
+    "Apple",
+    "Lemon",
+    "Orange",
+    "Corn",
+    "Beans",
+    "Fish",
+    "Beef",
+    "Eggs",
+    "Juice",
+    "Soup",
+    "Salad",
+    "Honey",
+    "Paper",
+    "Pen",
+    "Book",
+    "Lamp",
+    "Chair",
+    "Hat",
+    "Coat",
+    "Glass",
+    "Cup",
+    "Plate",
+    "Coffee",
+    "Potato",
+    "Garlic",
+    "Pepper",
+    "Brush",
+    "Paint",
+    "Wine",
+    "Beer",
+]
+PLACES = [
+    "Market",
+    "Hotel",
+    "Bank",
+    "Museum",
+    "Library",
+    "School",
+    "Station",
+    "Church",
+    "Theater",
+    "Hall",
+    "Tower",
+    "Bridge",
+    "Shop",
+    "Store",
+    "Clinic",
+    "Studio",
+    "Gallery",
+    "Office",
+    "Court",
+    "Square",
+    "Garden",
+    "Park",
+    "Harbor",
+    "Airport",
+    "Cinema",
+    "Farm",
+    "Factory",
+    "College",
+    "Palace",
+    "Castle",
+    "Temple",
+    "Beach",
+    "Island",
+    "Plaza",
+    "Inn",
+    "Pub",
+    "Gym",
+    "Pool",
+    "Zoo",
+    "Mill",
+    "Chapel",
+]
+NAMES = [
+    "Anna",
+    "Peter",
+    "Maria",
+    "James",
+    "Lucy",
+    "Henry",
+    "John",
+    "Mary",
+    "David",
+    "Sarah",
+    "Robert",
+    "Emma",
+    "Thomas",
+    "Laura",
+    "George",
+    "Alice",
+    "Paul",
+    "Julia",
+    "Frank",
+    "Helen",
+    "Simon",
+    "Oscar",
+    "Clara",
+    "Martin",
+    "Rose",
+    "Daniel",
+    "Nina",
+    "Victor",
+    "Jane",
+    "Kevin",
+    "Diana",
+    "Edward",
+    "Linda",
+    "Brian",
+    "Karen",
+    "Samuel",
+    "Rachel",
+    "Adam",
+    "Eva",
+    "Leo",
+    "Carl",
+    "Ellen",
+    "Philip",
+    "Jacob",
+    "Arthur",
+    "Walter",
+    "Albert",
+    "Oliver",
+    "Emily",
+    "Charles",
+    "William",
+    "Richard",
+    "Michael",
+    "Joseph",
+    "Susan",
+    "Lisa",
+    "Mark",
+    "Luke",
+    "Ryan",
+    "Jason",
+    "Amy",
+    "Kate",
+    "Ruth",
+]
+CITIES = [
+    "Paris",
+    "London",
+    "Rome",
+    "Berlin",
+    "Madrid",
+    "Dublin",
+    "Oslo",
+    "Boston",
+    "Tokyo",
+    "Delhi",
+    "Cairo",
+    "Lima",
+    "Vienna",
+    "Prague",
+    "Athens",
+    "Lisbon",
+    "Moscow",
+    "Sydney",
+    "Dallas",
+    "Denver",
+    "Miami",
+    "Chicago",
+    "Seattle",
+    "Toronto",
+    "Munich",
+    "Milan",
+    "Venice",
+    "Geneva",
+    "Warsaw",
+    "Beijing",
+    "Seoul",
+    "Dubai",
+    "Havana",
+    "Austin",
+    "Oxford",
+    "Phoenix",
+    "Detroit",
+    "Atlanta",
+]
+ANIMALS = [
+    "Lion",
+    "Tiger",
+    "Eagle",
+    "Horse",
+    "Wolf",
+    "Bear",
+    "Fox",
+    "Deer",
+    "Rabbit",
+    "Snake",
+    "Shark",
+    "Whale",
+    "Dog",
+    "Cat",
+    "Bird",
+    "Duck",
+    "Sheep",
+    "Cow",
+    "Pig",
+    "Mouse",
+    "Frog",
+    "Owl",
+    "Hawk",
+    "Bee",
+    "Ant",
+    "Swan",
+    "Crow",
+    "Monkey",
+]
+MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+DAYS = ["Monday", "Tuesday", "Friday", "Sunday"]
+HEADS = [
+    "Form",
+    "Table",
+    "Notice",
+    "Chart",
+    "Report",
+    "Total",
+    "Date",
+    "Name",
+    "City",
+    "Number",
+    "Code",
+    "Street",
+    "Road",
+    "Avenue",
+    "Item",
+    "Sales",
+    "Orders",
+    "Room",
+    "Cash",
+    "Change",
+    "Thank",
+    "You",
+    "Value",
+    "List",
+    "Record",
+    "Plan",
+    "Survey",
+    "Staff",
+    "Results",
+    "Units",
+    "Points",
+]
+FUNCTION = [
+    "the",
+    "of",
+    "is",
+    "at",
+    "for",
+    "on",
+    "in",
+    "to",
+    "and",
+    "from",
+    "with",
+    "opens",
+    "Please",
+    "keep",
+]
 LETTERS = list("ABCDEFGHKLMNPRSTWXZ")
 DIGITS = list("0123456789")
 MARKS = list(":.,-/$%#")
@@ -64,11 +406,21 @@ def _unique(words: list[str]) -> tuple[str, ...]:
 
 
 _SPACED = _unique(
-    ADJECTIVES + NOUNS + ITEMS + PLACES + NAMES + CITIES + ANIMALS + MONTHS + DAYS + HEADS + FUNCTION + LETTERS
+    ADJECTIVES
+    + NOUNS
+    + ITEMS
+    + PLACES
+    + NAMES
+    + CITIES
+    + ANIMALS
+    + MONTHS
+    + DAYS
+    + HEADS
+    + FUNCTION
+    + LETTERS
 )
 #: Token texts by class, as the tokenizer decodes them.
-TOKENS: tuple[str, ...] = (
-    BLANK_TOKEN, BAR_TOKEN, *DIGITS, *MARKS, *(" " + word for word in _SPACED))
+TOKENS: tuple[str, ...] = (BLANK_TOKEN, BAR_TOKEN, *DIGITS, *MARKS, *(" " + word for word in _SPACED))
 SIZE = len(TOKENS)
 _INDEX = {token: index for index, token in enumerate(TOKENS)}
 
@@ -97,7 +449,7 @@ def pieces(text: str) -> list[int]:
         while stem:  # "B47", "472", "A:" - letters, digits and marks one by one, except a leading known word
             head = next((w for w in (stem[:k] for k in range(len(stem), 0, -1)) if w in _WORDS), stem[0])
             out.append(index(head))
-            stem = stem[len(head):]
+            stem = stem[len(head) :]
     return out
 
 

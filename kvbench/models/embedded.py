@@ -1,4 +1,4 @@
-"""Adapter of the embedded vision-language model: page tiles, the closed prompt format, ordinary 1-D positions."""
+"""Adapter of the embedded vision-language model: page tiles, one prompt format, 1-D positions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from kvbench.embedded import load as embedded
 from kvbench.embedded import prompt, tower
 from kvbench.errors import UserError
 from kvbench.models.base import Adapter, Inputs, resolve_device, resolve_dtype, stop_tokens
-
 
 SHIPPED = "shipped"
 
@@ -29,11 +28,12 @@ class EmbeddedAdapter(Adapter):
         ids = [*before, *[placeholder] * count, *after]
         if len(ids) > self.max_length:
             raise UserError(
-                f"the prompt has {len(ids)} tokens ({count} image tiles), model {self.name} takes {self.max_length}: "
+                f"the prompt has {len(ids)} tokens ({count} image tiles), "
+                f"model {self.name} takes {self.max_length}: "
                 f"scale the image down (a tile is {tower.TILE_WIDTH} x {tower.TILE_HEIGHT} pixels)."
             )
         inputs = self.text_inputs(ids)
-        inputs.visual_mask[len(before):len(before) + count] = True
+        inputs.visual_mask[len(before) : len(before) + count] = True
         if tiles:
             inputs.tensors["pixel_values"] = torch.cat(tiles)[None].to(self.device, self.model.dtype)
         return inputs
