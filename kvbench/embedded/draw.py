@@ -76,7 +76,7 @@ class Style:
             paper=rng.choice(WALLS if kind == "scene" else PAPERS),
             accent=rng.choice(BARS),
             shift=(rng.randrange(-1, 2), rng.randrange(-2, 3)),
-            noise=rng.choice((0.0, 2.0, 4.0, 7.0)),
+            noise=rng.choice((0.0, 6.0, 12.0, 20.0)),
             fade=rng.uniform(0.0, 0.12),
         )
 
@@ -190,13 +190,14 @@ def _mark(
 
 
 def _wear(image: Image.Image, style: Style, rng: random.Random) -> Image.Image:
-    """Fading across the page and sensor noise."""
+    """Fading across the page and grain."""
     pixels = np.asarray(image, dtype=np.float32)
     light = 1 - style.fade * np.linspace(0, 1, image.height, dtype=np.float32)[:, None, None]
     pixels = pixels * light
     if style.noise:
-        noise = np.random.default_rng(rng.randrange(2**32)).normal(0, style.noise, pixels.shape[:2])
-        pixels = pixels + noise.astype(np.float32)[:, :, None]
+        grain = np.random.default_rng(rng.randrange(2**32))
+        noise = grain.normal(0, style.noise, pixels.shape[:2]) * (grain.random(pixels.shape[:2]) < 0.06)
+        pixels = pixels + noise.astype(np.float32)[:, :, None]  # sparse, so that PNG files stay small
     return Image.fromarray(np.clip(np.rint(pixels), 0, 255).astype(np.uint8))
 
 
