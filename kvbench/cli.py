@@ -15,7 +15,7 @@ DONE, INCOMPLETE, USER_ERROR, INTERRUPTED = 0, 1, 2, 130
 
 EXAMPLES = """examples:
   kvbench run model=embedded benchmark=docqa_mini method=snapkv budget=64 limit=20
-  kvbench run -m benchmark=docqa_mini,textqa_mini method=fullkv,snapkv,snapkv+bacon budget=128,64 store=runs/mine
+  kvbench run -m benchmark=docqa_mini,textqa_mini method=fullkv,snapkv,snapkv+bacon budget=128,64 limit=9
   kvbench run experiment=table1
   kvbench table store=runs/table1
 
@@ -60,7 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("kvbench: interrupted; the same command continues where it stopped.", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output went away, as `head` does; the interpreter must not complain when it flushes.
+        # The reader of our output went away, as `head` does; the interpreter must not complain when it
+        # flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return DONE
 

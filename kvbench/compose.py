@@ -1,4 +1,4 @@
-"""Hydra, kept in one place: the groups registered at run time, composition, and its errors in one sentence."""
+"""Hydra, kept in one place: groups registered at run time, composition, and errors in one sentence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from kvbench import paths
 from kvbench.config import RunConfig, suggest
 from kvbench.errors import UserError
 from kvbench.methods import registry
-
 
 # Configs composed in the present session; they are read, never changed.
 _cache: dict[tuple[bool, tuple[str, ...]], DictConfig] = {}
@@ -53,13 +52,13 @@ def register() -> None:
 
 @contextmanager
 def session() -> Iterator[Any]:
-    """Hydra over conf/, as its own object; nested use and use inside a Hydra job share the one that exists."""
+    """Hydra over conf/; nested use, and use inside a Hydra job, share the one that exists."""
     if GlobalHydra.instance().is_initialized():
         yield GlobalHydra.instance().hydra
         return
     if not (paths.conf_dir() / "config.yaml").exists():
         raise UserError(
-            f"{paths.conf_dir()} holds no config.yaml: run kvbench from a checkout installed with pip install -e."
+            f"{paths.conf_dir()} holds no config.yaml: install a checkout of kvbench with pip install -e."
         )
     register()
     _cache.clear()

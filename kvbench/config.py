@@ -1,7 +1,7 @@
 """The schema behind conf/, what of it names a cell, and the checks that need no model.
 
-Every field is either *identity* - it can change an answer, so it is part of the cell's digest - or *runtime*: it says
-how much is done, where and how, so changing it continues the same cells.
+Every field is either *identity* - it can change an answer, so it is part of the cell's digest - or
+*runtime*: it says how much is done, where and how, so changing it continues the same cells.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _field(kind: str, **kwargs: Any) -> Any:
 
 @dataclass
 class RunConfig:
-    """One job: a (model, benchmark, shard) with the axes of its cells.  conf/config.yaml holds the defaults."""
+    """One job: a (model, benchmark, shard) with the axes of its cells; defaults here and in conf/."""
 
     model: dict[str, Any] = _field("identity", default_factory=dict)
     benchmark: dict[str, Any] = _field("identity", default_factory=dict)
@@ -34,7 +34,7 @@ class RunConfig:
     axes: list[str] = _field(
         "runtime", default_factory=list
     )  # overrides of the cells, filled by the command line
-    limit: Optional[int] = _field("runtime", default=None)  # noqa: UP045 - OmegaConf reads it on Python 3.10 too
+    limit: Optional[int] = _field("runtime", default=None)  # noqa: UP045 - read by OmegaConf
     store: str = _field("runtime", default="runs/default")
     shard: int = _field("runtime", default=0)
     shards: int = _field("runtime", default=1)
@@ -49,7 +49,8 @@ RUNTIME = frozenset(
     name for name, f in RunConfig.__dataclass_fields__.items() if f.metadata.get("kind") == "runtime"
 )
 
-# The same split inside the groups.  A key in neither set counts as identity: a needless new cell is safer than a mixed one.
+# The same split inside the groups.  A key in neither set counts as identity: a needless new cell is safer
+# than a mixed one.
 MODEL_RUNTIME = frozenset({"title", "device", "needs"})
 MODEL_IDENTITY = frozenset(
     {
@@ -101,7 +102,7 @@ def digest(config: dict[str, Any]) -> str:
 
 
 def suggest(name: str, choices: Iterable[str]) -> str:
-    """The part of an error sentence that names the fix: the nearest names, or all of them when none is near."""
+    """The part of an error sentence that names the fix: the nearest names, or all when none is near."""
     names = sorted(set(choices))
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     if not near and "." not in name:
@@ -144,14 +145,14 @@ def check_runtime(config: dict[str, Any]) -> None:
 
 
 def check_budget(method: dict[str, Any], budget: Any) -> int | None:
-    """The budget of a cell: None for a method that keeps everything, else an int above the method's window."""
+    """The budget of a cell: None for a method that keeps everything, else an int above its window."""
     if method.get("capacity") is None:
         return None
     whole = check_whole("budget", budget, 1, "it counts the entries kept per KV head, window included;")
     window = check_whole("method.window", method.get("window"), 1)
     if whole <= window:
         raise UserError(
-            f"budget {whole} of method {method['name']} must be larger than its window of {window}, which it includes: "
-            "raise budget, or lower method.window."
+            f"budget {whole} of method {method['name']} must be larger than its window of {window}, which it "
+            "includes: raise budget, or lower method.window."
         )
     return whole

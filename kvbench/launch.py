@@ -16,7 +16,7 @@ from kvbench.store.files import storage_error
 
 
 def run(overrides: list[str], multirun: bool, command: list[str]) -> int:
-    """Run every job of the overrides; the exit code is 0 when all is answered, 1 when something is missing or failed."""
+    """Run every job of the overrides; exit code 0 when all is answered, 1 when something is missing."""
     with compose.session() as hydra:
         jobs = plan.jobs(overrides, multirun)
         _check_store(Path(jobs[0].config["store"]))

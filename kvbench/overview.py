@@ -88,7 +88,8 @@ def _print_methods(console: Console, _: str) -> None:
             console.print(f"{kind} {name}{alias}: {line}  [{source}]", markup=False)
             for option in registry.options(kind, name):
                 allowed = f" ({option.allowed})" if option.allowed else ""
-                text = f"    method.{kind}.{option.name}={_shown(option.default)}  {option.type}{allowed}  {option.help}"
+                text = f"    method.{kind}.{option.name}={_shown(option.default)}  {option.type}{allowed}"
+                text += f"  {option.help}"
                 console.print(text, markup=False)
 
 

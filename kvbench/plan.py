@@ -1,7 +1,8 @@
 """From overrides to jobs and their cells, without a model.
 
-A *job* is a (model, benchmark, prompt, seed, shard): one pass over the samples.  A *cell* is a method with its options
-and a budget inside a job.  ``jobs`` is what `kvbench plan` prints and what `kvbench run` checks before it starts.
+A *job* is a (model, benchmark, prompt, seed, shard): one pass over the samples.  A *cell* is a method with
+its options and a budget inside a job.  ``jobs`` is what `kvbench plan` prints and what `kvbench run` checks
+before it starts.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from kvbench.methods import registry
 
 JOB_AXES = ("model", "benchmark", "prompt", "seed", "shard")
 
-# Composed methods of this process: composing one takes tens of milliseconds, and a grid has few methods in many cells.
+# Composed methods of this process: composing one takes tens of milliseconds, and a grid has few methods in
+# many cells.
 _composed: dict[tuple[str, tuple[str, ...]], dict[str, Any]] = {}
 
 
@@ -60,7 +62,7 @@ class Job:
         return index % self.config["shards"] == self.config["shard"]
 
     def indices(self, responses: store.Responses) -> list[int] | None:
-        """Sample indices of this job as far as earlier sessions know them; None when the data must be asked."""
+        """Sample indices of this job, as earlier sessions know them; None when the data must be asked."""
         count = responses.expected(self.limit)
         return None if count is None else [index for index in range(count) if self.owns(index)]
 
@@ -114,7 +116,8 @@ def split_jobs(arguments: list[str], params: dict[str, Any]) -> list[list[str]]:
         elif override.is_sweep_override():
             if key not in JOB_AXES:
                 raise UserError(
-                    f"{key} takes one value in a sweep: only {', '.join(JOB_AXES)}, method, budget and method.OPTION take several."
+                    f"{key} takes one value in a sweep: only {', '.join(JOB_AXES)}, method, budget and "
+                    "method.OPTION take several."
                 )
             others[key] = [f"{key}={value}" for value in _values(override)]
         else:
@@ -179,7 +182,7 @@ def job(overrides: list[str], shared: list[str]) -> Job:
 
 
 def _cell_axes(raw: dict[str, Any], overrides: list[str]) -> list[tuple[dict[str, Any], Any]]:
-    """Every (method spec, budget) that a job's ``axes`` span.  An option applies to the methods that have it."""
+    """Every (method spec, budget) that a job's ``axes`` span; options apply to methods that have them."""
     axes = {axis.key_or_group: _values(axis) for axis in compose.parse(raw["axes"])}
     names = axes.pop("method", [raw["method"].get("name", "fullkv")])
     budgets = [_value("budget", text) for text in axes.pop("budget", [str(raw["budget"])])]
@@ -215,7 +218,8 @@ def _value(key: str, text: str) -> Any:
 def _method(name: str, overrides: list[str]) -> dict[str, Any]:
     """A method's composed spec, interpolations unresolved.
 
-    It may depend on an experiment, not on the values of job axes or runtime fields, so those are left out of the key.
+    It may depend on an experiment, not on the values of job axes or runtime fields, so those are left out
+    of the key.
     """
     parts = (override.partition("=")[0] for override in overrides)
     apart = {*JOB_AXES, *config.RUNTIME}

@@ -1,4 +1,4 @@
-"""Under which circumstances answers were computed: versions, revision, device, command.  No host or user names."""
+"""The circumstances of answers: versions, revision, device, command.  No host or user names."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The generate stage of one job: every missing answer, sample by sample, into the journal.
 
-All cells of a job share a sample's prefill.  The model is loaded only when something is missing, so a finished job
-costs one read of its journal.
+All cells of a job share a sample's prefill.  The model is loaded only when something is missing, so a
+finished job costs one read of its journal.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def generate(adapter: Any, inputs: Any, methods: list[Any], benchmark: Any) -> l
 
 
 def run_job(job: Job, command: list[str], say: Callable[[str], None] = print) -> Outcome:
-    """Compute what is missing of a job and write its results.  Raises UserError when it cannot start or go on."""
+    """Compute what a job lacks and write its results.  Raises UserError when it cannot start or go on."""
     with store.Writer(job.journal) as writer:
         if writer.notice:
             say(writer.notice)
@@ -126,7 +126,7 @@ def _pending(job: Job, responses: store.Responses, indices: list[int]) -> dict[i
 def _generate_missing(
     job: Job, writer: store.Writer, responses: store.Responses, command: list[str], say: Callable[[str], None]
 ) -> tuple[int, list[int]]:
-    """Answer every missing (cell, sample).  Returns the number of new answers and the job's sample indices."""
+    """Answer every missing (cell, sample).  Returns the number of new answers and the sample indices."""
 
     def record(records: list[dict[str, Any]]) -> None:
         writer.append(records)
@@ -172,7 +172,8 @@ def _generate_missing(
                     failure = {"type": type(error).__name__, "message": str(error)[:2000]}
                     record([_error(cell, sample, failure, attempt) for cell in cells])
                     say(
-                        f"{job.title}, sample {sample.index}, try {attempt + 1}: {failure['type']}: {failure['message']}"
+                        f"{job.title}, sample {sample.index}, try {attempt + 1}: "
+                        f"{failure['type']}: {failure['message']}"
                     )
                     if isinstance(error, UserError):
                         break  # what the user has to fix does not change by trying again

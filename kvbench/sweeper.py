@@ -1,8 +1,9 @@
 """A Hydra sweeper that knows two kinds of axes.
 
-Values of ``model``, ``benchmark``, ``prompt``, ``seed`` and ``shard`` become one Hydra job each.  ``method``,
-``budget`` and every ``method.OPTION`` are axes of the cells *inside* a job, which share the prefill of each sample:
-they travel as strings in the config field ``axes`` and are expanded by ``kvbench.plan``.
+Values of ``model``, ``benchmark``, ``prompt``, ``seed`` and ``shard`` become one Hydra job each.
+``method``, ``budget`` and every ``method.OPTION`` are axes of the cells *inside* a job, which share the
+prefill of each sample: they travel as strings in the config field ``axes`` and are expanded by
+``kvbench.plan``.
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ class CellSweeper(Sweeper):
         return returns
 
 
-# Hydra instantiates only plugins that say they live in its plugin namespace.  A package there would be imported by every
-# Hydra application of the environment, so only this name is put there, when `register` is called.
+# Hydra instantiates only plugins that say they live in its plugin namespace.  A package there would be
+# imported by every Hydra application of the environment, so only this name is put there, when `register` is
+# called.
 NAMESPACE, NAME = "hydra_plugins", "kvbench"
 CellSweeper.__module__ = f"{NAMESPACE}.{NAME}"
 

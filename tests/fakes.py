@@ -1,8 +1,8 @@
 """A model, two benchmarks and an engine of a few lines, so that the runner can be tested in milliseconds.
 
 Run as a program it is the ``kvbench`` command with these parts in place; the environment steers it:
-FAKE_SLEEP seconds per sample, FAKE_FAIL="3:2,5:9" sample 3 fails twice and sample 5 nine times, FAKE_LOG a file that
-gets one line per model load and per generated sample.
+FAKE_SLEEP seconds per sample, FAKE_FAIL="3:2,5:9" sample 3 fails twice and sample 5 nine times, FAKE_LOG a
+file that gets one line per model load and per generated sample.
 """
 
 from __future__ import annotations

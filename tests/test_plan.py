@@ -49,7 +49,7 @@ def test_every_field_is_identity_or_runtime():
             f"say in config.py whether {field.name} is identity or runtime"
         )
         assert field.default is not MISSING or field.default_factory is not MISSING
-    assert config.IDENTITY | config.RUNTIME == {field.name for field in fields(config.RunConfig)}
+    assert {field.name for field in fields(config.RunConfig)} == config.IDENTITY | config.RUNTIME
     assert not config.IDENTITY & config.RUNTIME
 
 
@@ -193,9 +193,9 @@ def test_a_big_grid_is_planned_fast():
     (["method=snapkv,snapkv+bakon"], "unknown method 'snapkv.bakon': did you mean snapkv.bacon"),
     (["experiment=tabel1"], "unknown experiment 'tabel1': did you mean table1"),
     (["limits=3"], "unknown key 'limits': did you mean limit"),
-    (["benchmark.max_new_token=3"], "unknown key 'benchmark.max_new_token': did you mean benchmark.max_new_tokens"),
+    (["benchmark.max_new_token=3"], "did you mean benchmark.max_new_tokens"),
     (["methd=snapkv"], "unknown key 'methd': did you mean method"),
-    (["method=snapkv+bacon", "method.score.radiu=3"], "unknown key 'method.score.radiu': did you mean method.score.radius"),
+    (["method=snapkv+bacon", "method.score.radiu=3"], "did you mean method.score.radius"),
     (["method=snapkv", "method.score.radius=3"], "unknown key 'method.score.radius'"),
     (["method=fullkv", "method.window=3"], "keeps everything"),
     (["method=snapkv+bacon", "method.score.radius=x"], "radius"),

@@ -216,7 +216,7 @@ def test_kill_at_random_moments_then_the_same_bytes(tmp_path):
         program = [
             sys.executable,
             fakes.__file__,
-            *"run -m method=fullkv,snapkv,adakv+bacon budget=128,64".split(),
+            *["run", "-m", "method=fullkv,snapkv,adakv+bacon", "budget=128,64"],
         ]
         program += ["method.window=16", "benchmark=fake_qa,fake_text", "limit=12", f"store={name}"]
         return subprocess.Popen(

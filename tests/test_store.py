@@ -170,7 +170,8 @@ def test_answers_end_errors_and_disagreeing_answers_are_refused(path):
 
 @pytest.mark.parametrize("sizes, limit, expected", [
     ({6: 6}, 6, 6), ({6: 6}, 4, 4), ({6: 6}, 7, None), ({6: 6}, None, None), ({}, 3, None),
-    ({20: 12}, 6, 6), ({20: 12}, 15, 12), ({20: 12}, None, 12), ({None: 12}, 3, 3), ({None: 12, 3: 3}, 99, 12),
+    ({20: 12}, 6, 6), ({20: 12}, 15, 12), ({20: 12}, None, 12), ({None: 12}, 3, 3),
+    ({None: 12, 3: 3}, 99, 12),
 ])  # fmt: skip
 def test_expected_samples(sizes, limit, expected):
     assert store.Responses(sizes=sizes).expected(limit) == expected

@@ -12,7 +12,7 @@ from kvbench.errors import UserError
 
 
 def canonical(value: Any) -> str:
-    """JSON with one spelling: sorted keys, no spaces, UTF-8 as it is.  NaN is refused, it has no JSON spelling."""
+    """JSON with one spelling: sorted keys, no spaces, UTF-8 as it is.  NaN is refused: JSON has none."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
@@ -25,12 +25,13 @@ def storage_error(path: Path, error: OSError) -> UserError:
     """The sentence for a disk that refuses: ``path`` is what we tried to write."""
     reason = error.strerror or str(error)
     return UserError(
-        f"cannot write {path} ({reason}): choose a writable folder with free space, store=DIR; nothing recorded so far is lost."
+        f"cannot write {path} ({reason}): choose a writable folder with free space, store=DIR; "
+        "nothing recorded so far is lost."
     )
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Replace ``path`` by ``text``: temporary file beside it, fsync, rename.  A reader sees the old file or the new one.
+    """Replace ``path`` by ``text`` whole: temporary file beside it, fsync, rename.
 
     An unchanged file is left alone, so a second call of a finished command writes nothing.
     """

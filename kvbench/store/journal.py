@@ -1,13 +1,14 @@
 """An append-only journal of checksummed JSON lines, with one writer and any number of readers.
 
-Each line is one canonical JSON object whose last member is ``"crc":"xxxxxxxx"``, the CRC-32 of the object without it.
-A process that dies while writing leaves a torn last line: readers ignore it and the next writer cuts it off, so the
-samples in it are simply done again.  A bad line that is followed by others cannot come from a crash: it is refused
-with its line number, because everything after it would be guesswork.
+Each line is one canonical JSON object whose last member is ``"crc":"xxxxxxxx"``, the CRC-32 of the object
+without it. A process that dies while writing leaves a torn last line: readers ignore it and the next writer
+cuts it off, so the samples in it are simply done again.  A bad line that is followed by others cannot come
+from a crash: it is refused with its line number, because everything after it would be guesswork.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -47,7 +48,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
 def _scan(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
     """Records with the offset at which each ends."""
     try:
-        file = open(path, "rb")
+        file = open(path, "rb")  # noqa: SIM115 - closed below, where only reading can fail
     except FileNotFoundError:
         return
     except OSError as error:
@@ -85,7 +86,7 @@ class Writer:
     def __enter__(self) -> Writer:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path.with_name(self.path.name + ".lock"), "a+b")
+            self._lock = open(self.path.with_name(self.path.name + ".lock"), "a+b")  # noqa: SIM115
         except OSError as error:
             raise storage_error(self.path, error) from error
         try:
@@ -93,7 +94,8 @@ class Writer:
         except BlockingIOError:
             self._lock.close()
             raise UserError(
-                f"another kvbench process is writing {self.path}: wait for it to end, or choose another store=DIR."
+                f"another kvbench process is writing {self.path}: wait for it to end, or choose another "
+                "store=DIR."
             ) from None
         except OSError as error:
             self._lock.close()
@@ -111,7 +113,7 @@ class Writer:
             self._end = end
         try:
             fresh = not self.path.exists()
-            self._file = open(self.path, "ab", buffering=0)
+            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed by __exit__
             excess = os.fstat(self._file.fileno()).st_size - self._end
             if excess:
                 self._file.truncate(self._end)
@@ -134,10 +136,8 @@ class Writer:
             os.fsync(self._file.fileno())
         except OSError as error:
             # A full disk may have taken half a record: leave the journal as it was before this call.
-            try:
+            with contextlib.suppress(OSError):
                 self._file.truncate(self._end)
-            except OSError:
-                pass
             raise storage_error(self.path, error) from error
         self._end += len(data)
 

@@ -1,4 +1,4 @@
-"""What the journals of a (model, benchmark) say: which sample of which cell is answered, failed or missing."""
+"""What the journals of a (model, benchmark) say: which sample of which cell is answered or failed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class Responses:
     errors: dict[str, dict[int, dict[str, Any]]] = field(default_factory=lambda: defaultdict(dict))
     # Circumstances of each cell's answers, by canonical text and without times, in order of first appearance.
     runs: dict[str, dict[str, dict[str, Any]]] = field(default_factory=lambda: defaultdict(dict))
-    # Number of samples that a limit gave: {limit or None: count}.  Tells a finished job from an unfinished one without the data.
+    # Number of samples that a limit gave: {limit or None: count}.  Tells a finished job from an unfinished
+    # one without the data.
     sizes: dict[int | None, int] = field(default_factory=dict)
     _session: dict[Path, tuple[str, dict[str, Any]]] = field(default_factory=dict)
 
@@ -43,8 +44,8 @@ class Responses:
             known = self.answers[record["cell"]].get(record["index"])
             if known is not None and _timeless(known) != _timeless(record):
                 raise UserError(
-                    f"{path} holds two different answers of cell {record['cell']} to sample {record['index']}: "
-                    "delete the wrong line, or run into another store=DIR."
+                    f"{path} holds two different answers of cell {record['cell']} to sample "
+                    f"{record['index']}: delete the wrong line, or run into another store=DIR."
                 )
             self.answers[record["cell"]][record["index"]] = record
             if known is None and path in self._session:
@@ -84,7 +85,7 @@ def load_folder(folder: Path, own: tuple[Path, Iterable[dict[str, Any]]] | None 
 
 
 def pack_kept(kept: list[list[int]]) -> dict[str, Any]:
-    """Realised entries per layer and KV head, short: one int where all heads, or all heads of a layer, agree."""
+    """Realised entries per layer and KV head, short: one int where all (or a layer's) heads agree."""
     rows: list[Any] = [row[0] if len(set(row)) == 1 else list(row) for row in kept]
     entries = rows[0] if rows and all(row == rows[0] and isinstance(row, int) for row in rows) else rows
     return {"shape": [len(kept), len(kept[0]) if kept else 0], "entries": entries}
@@ -112,7 +113,7 @@ def provenance(folder: Path, cell: str) -> list[dict[str, Any]]:
 
 
 def summarise(cell: layout.Cell, responses: Responses) -> dict[str, Any]:
-    """What one cell came to, without times: counts, failures, realised entries per layer and head, circumstances."""
+    """What one cell came to, without times: counts, failures, realised entries, circumstances."""
     answers = [record for _, record in sorted(responses.answers.get(cell.digest, {}).items())]
     summaries = [_kept_summary(record["kept"]) for record in answers]
     per_head: list[list[float]] = []
@@ -167,8 +168,9 @@ def load_responses(
 ) -> pandas.DataFrame:
     """One row per answered (cell, sample), sorted by cell and index.
 
-    Columns: model, benchmark, method, budget (None for fullkv), seed, prompt, cell (digest), index, sample, text,
-    stopped, tokens (list), prompt_length, kept_min, kept_mean, kept_max (entries per layer and head), seconds.
+    Columns: model, benchmark, method, budget (None for fullkv), seed, prompt, cell (digest), index, sample,
+    text, stopped, tokens (list), prompt_length, kept_min, kept_mean, kept_max (entries per layer and head),
+    seconds.
     """
     import pandas
 
@@ -186,15 +188,16 @@ def load_responses(
                 (*name, index, record["sample"], record["text"], record["stopped"], record["tokens"])
                 + (record["prompt_length"], low, mean, high, record["seconds"])
             )
-    names = "model benchmark method budget seed prompt cell index sample text stopped tokens".split()
-    names += "prompt_length kept_min kept_mean kept_max seconds".split()
+    names = ["model", "benchmark", "method", "budget", "seed", "prompt", "cell", "index", "sample", "text"]
+    names += ["stopped", "tokens"]
+    names += ["prompt_length", "kept_min", "kept_mean", "kept_max", "seconds"]
     frame = pandas.DataFrame(rows, columns=names)
     # Int64 keeps budgets whole although fullkv has none.
     return frame.astype({"budget": "Int64"})
 
 
 def failures(store: Path | str) -> list[dict[str, Any]]:
-    """Every sample whose last word is an error: model, benchmark, method, budget, index, sample, type, message."""
+    """Samples whose last word is an error: model, benchmark, method, budget, index, sample, type, message."""
     found = []
     for cell in layout.cells(store):
         for index, record in sorted(load_folder(cell.folder).failed(cell.digest).items()):
