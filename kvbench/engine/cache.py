@@ -3,12 +3,14 @@
 A row is one (branch, KV head). Rows of a layer that hold about equally many prompt entries lie together in
 a bucket, padded to its longest row: [prompt entries | padding | generated]. So a branch with the full cache
 does not pad the compressed ones, and storage stays close to what was promised. The G query heads of a row
-attend as its G queries.
+attend as its G queries. Branches that refresh (kvbench.engine.refresh) have buckets of their own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +23,18 @@ PAD_ENTRIES = 16  # ... or at most this many entries shorter: small differences 
 TAIL_CHUNK = 64  # generated entries are allocated in steps of this many
 
 
+class Watcher(Protocol):
+    """Branches that something is done to before they attend, and what is done."""
+
+    branches: list[int]  # ascending, of the cache
+
+    def before(self, layer: int, bucket: Bucket, end: int, query: Tensor, scaling: float) -> None:
+        """Called once the step's own token is stored at end - 1; query [R, 1, G, d]. May rewrite entries."""
+
+    def retain(self, stay: list[int]) -> None:
+        """All branches but these leave; the rest are renumbered 0, 1, ..."""
+
+
 @dataclass
 class Bucket:
     """R rows of one layer with S prompt slots each and room for generated tokens behind them."""
@@ -31,6 +45,7 @@ class Bucket:
     lengths: Tensor  # int64 [R] prompt entries of each row
     slots: int  # S
     mask: Tensor | None  # [R, 1, 1, S + room] additive; None when no row is padded
+    watcher: Watcher | None = None  # when set, the rows are exactly those of its branches
 
     @property
     def room(self) -> int:
@@ -48,19 +63,28 @@ class Bucket:
 class CompactCache:
     """The attention state of a decode: all branches of one sample, advancing together."""
 
-    def __init__(self, prefill: Prefill, kept: list[list[list[Tensor]] | None], room: int = TAIL_CHUNK):
-        """kept: per branch the ascending positions per layer and KV head; None keeps the whole prompt."""
+    def __init__(
+        self,
+        prefill: Prefill,
+        kept: list[list[list[Tensor]] | None],
+        room: int = TAIL_CHUNK,
+        watchers: Sequence[Watcher] = (),
+    ):
+        """kept: per branch the ascending positions per layer and KV head; None keeps the whole prompt.
+
+        watchers: each takes the rows of its branches into buckets of their own.
+        """
         self.layers, self.heads, self.prompt_length, _ = prefill.key_stack.shape
         self.branches = len(kept)
         self.tail = 0  # generated tokens that every branch holds
         room = max(1, min(room, TAIL_CHUNK))
         whole = torch.arange(self.prompt_length)
         self._buckets = []
+        self._watchers = list(watchers)
         for layer in range(self.layers):
             rows = [whole if b is None else b[layer][h] for b in kept for h in range(self.heads)]
-            self._buckets.append(
-                _build_layer(prefill.key_stack[layer], prefill.value_stack[layer], rows, self.heads, room)
-            )
+            keys, values = prefill.key_stack[layer], prefill.value_stack[layer]
+            self._buckets.append(_build_layer(keys, values, rows, self.heads, room, self._watchers))
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """Store each branch's new token, attend: query [B, H*G, 1, d], key [B, H, 1, d] -> [B, 1, H*G, d]."""
@@ -70,21 +94,23 @@ class CompactCache:
         key, value = key.reshape(count, dim), value.reshape(count, dim)
         buckets = self._buckets[layer]
         if len(buckets) == 1:
-            out = self._attend_bucket(buckets[0], query, key, value, scaling)
+            out = self._attend_bucket(layer, buckets[0], query, key, value, scaling)
         else:
             out = torch.empty_like(query)
             for bucket in buckets:
                 rows = bucket.rows
-                out[rows] = self._attend_bucket(bucket, query[rows], key[rows], value[rows], scaling)
+                out[rows] = self._attend_bucket(layer, bucket, query[rows], key[rows], value[rows], scaling)
         return out.view(batch, 1, query_heads, dim)
 
     def _attend_bucket(
-        self, bucket: Bucket, query: Tensor, key: Tensor, value: Tensor, scaling: float
+        self, layer: int, bucket: Bucket, query: Tensor, key: Tensor, value: Tensor, scaling: float
     ) -> Tensor:
         at = bucket.slots + self.tail
         if at >= bucket.keys.shape[1]:
             bucket.grow(TAIL_CHUNK)
         bucket.keys[:, at], bucket.values[:, at] = key, value
+        if bucket.watcher is not None:
+            bucket.watcher.before(layer, bucket, at + 1, query, scaling)
         mask = None if bucket.mask is None else bucket.mask[..., : at + 1]
         keys, values = bucket.keys[:, None, : at + 1], bucket.values[:, None, : at + 1]
         return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scaling)
@@ -103,6 +129,8 @@ class CompactCache:
             self._buckets[layer] = [
                 b for bucket in buckets if (b := _retain(bucket, keep, renumber)) is not None
             ]
+        for watcher in self._watchers:
+            watcher.retain(branches)
         self.branches = len(branches)
 
     def contents(self, branch: int, layer: int, head: int) -> tuple[Tensor, Tensor]:
@@ -144,14 +172,24 @@ def plan_buckets(lengths: Tensor) -> list[Tensor]:
     return [group.sort().values for group in groups]
 
 
-def _build_layer(keys: Tensor, values: Tensor, rows: list[Tensor], heads: int, room: int) -> list[Bucket]:
+def _build_layer(
+    keys: Tensor, values: Tensor, rows: list[Tensor], heads: int, room: int, watchers: Sequence[Watcher] = ()
+) -> list[Bucket]:
     """Gather the kept entries of one layer from its full cache [H, N, d]."""
     _, length, dim = keys.shape
     lengths = torch.tensor([len(row) for row in rows])
-    groups = plan_buckets(lengths)
+    groups: list[tuple[Tensor, Watcher | None]] = []
+    free = torch.ones(len(rows), dtype=torch.bool)
+    for watcher in watchers:
+        own = torch.tensor([b * heads + h for b in watcher.branches for h in range(heads)])
+        free[own] = False
+        groups.append((own, watcher))
+    rest = free.nonzero().flatten()
+    if len(rest):
+        groups += [(rest[group], None) for group in plan_buckets(lengths[rest])]
     flat_keys, flat_values = keys.reshape(-1, dim), values.reshape(-1, dim)
     buckets = []
-    for group in groups:
+    for group, watcher in groups:
         sizes = lengths[group]
         slots = int(sizes.max())
         filled = torch.arange(slots) < sizes.unsqueeze(1)  # [R, S]
@@ -169,7 +207,8 @@ def _build_layer(keys: Tensor, values: Tensor, rows: list[Tensor], heads: int, r
             mask[:, 0, 0, :slots].masked_fill_(~filled, float("-inf"))
             mask = mask.to(keys.device)
         whole = len(groups) == 1
-        buckets.append(Bucket(None if whole else group.to(keys.device), *stored, sizes, slots, mask))
+        numbers = None if whole else group.to(keys.device)
+        buckets.append(Bucket(numbers, *stored, sizes, slots, mask, watcher))
     return buckets
 
 
@@ -187,4 +226,5 @@ def _retain(bucket: Bucket, keep: Tensor, renumber: Tensor) -> Bucket | None:
     index = stay.nonzero().flatten()
     at = index.to(device)
     mask = None if bucket.mask is None else bucket.mask[at]
-    return Bucket(new_rows, bucket.keys[at], bucket.values[at], bucket.lengths[index], bucket.slots, mask)
+    keys, values = bucket.keys[at], bucket.values[at]
+    return Bucket(new_rows, keys, values, bucket.lengths[index], bucket.slots, mask, bucket.watcher)

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 import torch
 
 from kvbench.engine.decode import decode
-from kvbench.engine.prefill import Prefill, prefill
+from kvbench.engine.prefill import EXTRAS, Prefill, prefill
+from kvbench.engine.refresh import plan_of
+from kvbench.engine.trace import Trace
 from kvbench.errors import UserError
 from kvbench.methods.method import Method
 from kvbench.methods.observation import Observation
@@ -24,6 +26,7 @@ class Answer:
     stopped: str  # "eos", "length" or "until"
     prompt_length: int
     kept: list[list[int]] = field(repr=False)
+    trace: Trace | None = field(default=None, repr=False)  # when asked for
 
 
 @torch.inference_mode()
@@ -35,11 +38,13 @@ def generate(
     max_new_tokens: int,
     until: list[str] | None = None,
     seconds: dict[str, float] | None = None,
+    trace: bool = False,
 ) -> list[Answer]:
     """The answer of every method to one prompt (`inputs` of `adapter.prepare`), in the order of `methods`.
 
     until: strings that end an answer at their first occurrence. seconds: filled with the time of "prefill",
-    "select" and "decode". Raises UserError when prompt and answer exceed the model's context.
+    "select" and "decode". trace: record drift, refreshes and overlap per step and layer in Answer.trace. Raises
+    UserError when prompt and answer exceed the model's context.
     """
     until = [s for s in until or [] if s]
     if inputs.length + max_new_tokens > adapter.max_length:
@@ -48,7 +53,8 @@ def generate(
             f"{adapter.max_length} that {adapter.name} can hold: shorten the prompt or lower max_new_tokens."
         )
     clock = _Clock(adapter.model.device)
-    extras = frozenset().union(*(m.extras for m in methods)) & {"attention_sums"}
+    plans = [plan_of(method, inputs.length, adapter.head_dim, trace) for method in methods]
+    extras = frozenset().union(*(m.extras for m in methods)) & EXTRAS
     window = max((m.window for m in methods), default=1)
     prompt = prefill(adapter, inputs, window=window, extras=extras)
     clock.lap("prefill")
@@ -63,6 +69,7 @@ def generate(
         text = adapter.text(tokens)
         return any(stop in text for stop in until)
 
+    traces: list[Trace] | None = [] if trace else None
     tokens = decode(
         adapter,
         prompt,
@@ -70,11 +77,16 @@ def generate(
         max_new_tokens=max_new_tokens,
         stop_ids=adapter.stop_ids,
         finished=finished if until else None,
+        plans=plans,
+        traces=traces,
     )
     clock.lap("decode")
     if seconds is not None:
         seconds.update(clock.laps)
-    return [_answer(adapter, t, until, inputs.length, c) for t, c in zip(tokens, counts, strict=True)]
+    answers = [_answer(adapter, t, until, inputs.length, c) for t, c in zip(tokens, counts, strict=True)]
+    for answer, recorded in zip(answers, traces or (), strict=bool(traces)):
+        answer.trace = recorded
+    return answers
 
 
 def observe(prompt: Prefill, head_scores=None) -> Observation:

@@ -111,10 +111,14 @@ class Triggered(Reselect):
     triggered: ClassVar[bool] = True
     per_branch: ClassVar[tuple[str, ...]] = ("tau", "rho", "eta")
 
+    tau: float = option(0.03, "refresh a layer above this drift; rcr starts each sample with it", minimum=0, maximum=1)
+    branching: bool = option(False, "decide on the host and skip untriggered layers; same tokens, for checking")
+
     def logits(self, step: Step) -> Tensor:
         """[B, H, G, N_p] what the drift is computed from."""
         raise NotImplementedError
 
     def drift(self, step: Step) -> Tensor:
         """[B] attention mass that this step would put on evicted prefix entries, mean over KV heads."""
-        return step.evicted_mass(self.logits(step), self.group)
+        shares, _ = step.prefix_attention(lambda: self.logits(step))
+        return step.evicted_mass(shares, self.group)

@@ -17,12 +17,10 @@ from kvbench.methods.registry import option, refresh
 @refresh("rcr", line="re-selection among detected candidates, at a controlled rate", source="RCR")
 @dataclass(frozen=True)
 class RCR(Triggered):
-    tau: float = option(0.03, "initial threshold of each sample", minimum=0, maximum=1)
     rho: float = option(0.4, "target share of layers that refresh", minimum=0, maximum=1)
     eta: float = option(0.05, "gain of the threshold's update", minimum=0, maximum=10)
     rank: int = option(8, "singular vectors of the detector", minimum=1)
     candidates: int | None = option(None, "entries scored exactly on a trigger; default: 4 x selected", minimum=1)
-    branching: bool = option(False, "decide on the host and skip untriggered layers; same tokens, for checking")
 
     def check(self, selected):
         if self.candidates is not None and self.candidates < selected:
@@ -68,7 +66,7 @@ class RCR(Triggered):
         import torch
 
         logits = self.logits(step)
-        shares, normaliser = step.attention(logits)
+        shares, normaliser = step.prefix_attention(lambda: logits)
         guess = logits.mean(-2) if self.group == "logits" else step.reduce(shares, self.group)
         candidates = step.top(guess, self.pool(step.count, step.selected))
         exact = step.score_at(candidates)
