@@ -162,6 +162,18 @@ def _balanced(logits: Tensor, lesson: lessons.Lesson) -> Tensor:
     return total / weight
 
 
+_ADAPTER_KEYS = (
+    "peft_type",
+    "task_type",
+    "r",
+    "lora_alpha",
+    "lora_dropout",
+    "bias",
+    "target_modules",
+    "inference_mode",
+)
+
+
 def _write_adapter(model, out: Path) -> None:
     """The adapter in half precision, with a configuration that names no path of this machine."""
     from safetensors.torch import load_file, save_file
@@ -170,10 +182,13 @@ def _write_adapter(model, out: Path) -> None:
     model.save_pretrained(folder)
     weights = folder / "adapter_model.safetensors"
     save_file({name: value.half().contiguous() for name, value in load_file(weights).items()}, weights)
-    config = json.loads((folder / "adapter_config.json").read_text())
+    written = json.loads((folder / "adapter_config.json").read_text())
+    config = {key: written[key] for key in _ADAPTER_KEYS}  # what every peft release knows
+    config["target_modules"] = sorted(config["target_modules"])
     config["base_model_name_or_path"] = "smollm2-135m-instruct"
     (folder / "adapter_config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")
     (folder / "README.md").unlink(missing_ok=True)
+    weights.chmod(0o644)
 
 
 # ------------------------------------------------------------------------------------------------------------
