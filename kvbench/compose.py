@@ -32,8 +32,9 @@ def register() -> None:
     ``capacity/`` and ``score/`` come from the registry with their dataclass defaults.  Each method file of
     conf/method/ that has a score also exists as NAME+SCORE for every score.
     """
-    from kvbench import sweeper
+    from kvbench import revisions, sweeper
 
+    revisions.register()
     sweeper.register()
     store = ConfigStore.instance()
     store.store(name="schema", node=RunConfig)

@@ -54,8 +54,11 @@ def load_model(config: dict[str, Any]) -> Any:
     """The adapter of a model config, kept until another config asks."""
     key = store.canonical(config)
     if key not in _loaded:
+        from transformers.utils import logging
+
         from kvbench import models
 
+        logging.disable_progress_bar()  # one bar is enough: ours
         _loaded.clear()
         _loaded[key] = models.load(config)
     return _loaded[key]

@@ -242,3 +242,21 @@ def test_jobs_are_values():
     (job,) = jobs("method=snapkv", "budget=64")
     assert replace(job) == job
     assert job.limit == 6 and jobs("limit=3")[0].limit == 3
+
+
+def test_other_weights_or_sets_are_other_cells(monkeypatch):
+    from kvbench import revisions
+
+    def digest() -> str:
+        compose._cache.clear()
+        revisions.register()
+        (job,) = plan.jobs(["benchmark=docqa_mini", "method=fullkv"])
+        return job.cells[0].digest
+
+    found = [digest()]
+    monkeypatch.setattr(revisions, "sets", lambda: "other")
+    found.append(digest())
+    monkeypatch.setattr(revisions, "weights", lambda folder: "other")
+    found.append(digest())
+    monkeypatch.undo()
+    assert digest() == found[0] and len(set(found)) == 3
