@@ -161,7 +161,7 @@ def test_compact_decode_equals_masked_full_cache(qwen, name, budget, window):
     for seed in (2, 5):  # the second sample too: nothing of the first may linger
         inputs = qwen_inputs(qwen, seed)
         method = build({"name": name, "window": window}, budget)
-        mask = kept_mask(method, observe(prefill(qwen, inputs, window=32)))
+        mask = kept_mask(method, observe(prefill(qwen, inputs, window=32, extras=method.extras)))
         answer = generate(qwen, inputs, [method], max_new_tokens=16)[0]
         assert answer.tokens == masked_reference(qwen, inputs, mask, 16)
 
@@ -170,7 +170,7 @@ def test_cache_holds_exactly_the_promised_entries_for_every_sample(qwen):
     for seed in range(3):
         inputs = qwen_inputs(qwen, seed)
         with torch.inference_mode():
-            prompt = prefill(qwen, inputs, window=32)
+            prompt = prefill(qwen, inputs, window=32, extras={"attention_sums"})
             masks = [kept_mask(m, observe(prompt)) for m in methods()]
             kept = [None if m.full else to_sets(mask) for m, mask in zip(methods(), masks, strict=True)]
             cache = CompactCache(prompt, kept, room=4)

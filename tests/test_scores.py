@@ -314,6 +314,21 @@ def test_bacon_scales_by_each_heads_own_capacity():
         close(ours[layer, head], expected)
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"variant": "released"}, {"variant": "released", "gamma": 2.0}], ids=str
+)
+def test_bacon_with_a_last_query_unlike_the_others(options):
+    """Evidence larger than the base on average: the released variant's damping reaches its upper bound."""
+    keys, values, queries = tensors(3)
+    queries[:, :, -1] *= 8
+    method = build({"name": "snapkv+bacon", "window": W, "score": options}, 14)
+    view = Observation(keys, values, queries).view(W)
+    ours = method.score(view, method.capacity(view, 14 - W))
+    assert bool((method.score._evidence(view).mean(-1) > view.b.mean(-1)).any())
+    for (layer, head), expected in brute_bacon(keys, values, queries, [[14 - W] * H] * L, options).items():
+        close(ours[layer, head], expected)
+
+
 def test_bacon_without_terms_is_window():
     off = {"evidence": False, "coherence": False, "persistence": False}
     assert torch.equal(scores_of("bacon", 14, **off), scores_of("window", 14))
@@ -327,6 +342,7 @@ def test_simple_scores():
         n: scores_of(n, 16) for n in ("knorm", "vnorm", "keydiff", "manifoldkv", "last_query", "rkv", "tova")
     }
     ours["h2o"] = scores_of("h2o", 16, extra={"attention_sums": sums})
+    ours["h2o max"] = scores_of("h2o", 16, extra={"attention_sums": sums}, reduce="max")
     ours["lookm"] = scores_of("lookm", 16, extra={"visual_mask": mask})
     ours["tova group"] = scores_of("tova", 16, over="group")
     for layer, head, k, v, q in heads(keys, values, queries):
@@ -338,6 +354,9 @@ def test_simple_scores():
         close(ours["manifoldkv"][layer, head], [math.dist(x, centre) for x in k[:M]])
         close(ours["last_query"][layer, head], last_q(k, q, W))
         close(ours["h2o"][layer, head], sums[layer, head * G : (head + 1) * G, :M].double().mean(0).tolist())
+        close(
+            ours["h2o max"][layer, head], sums[layer, head * G : (head + 1) * G, :M].double().amax(0).tolist()
+        )
         ordered = sorted(range(M), key=lambda i: (bool(mask[i]), -b[i]))
         assert ours["lookm"][layer, head].argsort(descending=True).tolist() == ordered
         cosine = [mean([dot(unit[i], unit[j]) for j in range(N) if j != i]) for i in range(M)]
@@ -418,7 +437,8 @@ def test_adakv_capacity(floor, normalise):
 
 
 @pytest.mark.parametrize(
-    "layers,budget,length", [(4, 20, 41), (7, 30, 200), (28, 38, 500), (28, 38, 60), (1, 20, 41)]
+    "layers,budget,length",
+    [(4, 20, 41), (7, 30, 200), (28, 38, 500), (28, 44, 500), (28, 38, 60), (1, 20, 41)],
 )
 def test_pyramid_schedule(layers, budget, length):
     from kvbench.methods.capacities.pyramid import schedule
@@ -440,6 +460,11 @@ def test_pyramid_schedule(layers, budget, length):
     if layers > 1:
         slope = (high - low) / (layers - 1)
         assert all(abs(got - (high - layer * slope)) <= slope / 2 + 1 for layer, got in enumerate(exact))
+        for count in range(
+            layers + 1
+        ):  # never more than half an entry off the straight line, halves rounded up
+            line = count * high - slope * count * (count - 1) / 2
+            assert -0.5 < sum(exact[:count]) - line <= 0.5 or math.isclose(sum(exact[:count]) - line, 0.5)
 
 
 def test_pyramid_overspends_as_published():
@@ -461,8 +486,12 @@ def test_sparsemm_capacity(ratio, tmp_path):
             assert ours[layer, head] == min(half_even(share * (size - least) * L * H + least), M)
     import json
 
+    uneven = torch.rand(L, H * G, generator=torch.Generator().manual_seed(5))
     table = {
-        f"{i}-{j}": [scores[i, j].item() * 0.5, scores[i, j].item() * 1.5]
+        f"{i}-{j}": [
+            scores[i, j].item() * uneven[i, j].item(),
+            scores[i, j].item() * (2 - uneven[i, j].item()),
+        ]
         for i in range(L)
         for j in range(H * G)
     }

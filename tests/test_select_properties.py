@@ -139,6 +139,26 @@ def test_budgets_of_one_sample_share_scores_and_agree_with_separate_runs():
             assert [h.tolist() for x in together for h in x] == [h.tolist() for x in alone for h in x]
 
 
+def test_methods_of_one_sample_do_not_mix_up_windows_and_options():
+    inputs, extra = case(8, layers=3, window=8)
+    shared = Observation(*inputs, **extra)
+    for name in (
+        "snapkv",
+        "adakv+mixkv",
+        "snapkv+ecokv",
+        "snapkv+bacon",
+        "snapkv+last_query",
+        "snapkv+knorm",
+    ):
+        options = [{"pool": "none"}, {"reduce": "max"}, {"kernel": 3}] if name != "snapkv+knorm" else []
+        for window in (2, 4, 8):
+            for score in [{}, *options]:
+                method = build({"name": name, "window": window, "score": score}, 14)
+                together = to_sets(kept_mask(method, shared))
+                alone = select(*inputs, method=name, budget=14, window=window, score=score, **extra)
+                assert [h.tolist() for x in together for h in x] == [h.tolist() for x in alone for h in x]
+
+
 def test_bigger_budgets_keep_what_smaller_ones_kept():
     inputs, extra = case(6)
     for name in ("snapkv", "snapkv+mixkv", "snapkv+ecokv", "snapkv+rkv"):

@@ -99,7 +99,7 @@ def top_mask(scores: Tensor, sizes: Tensor, ranked: Tensor | None = None) -> Ten
     threshold = ranked.gather(-1, (sizes - 1).clamp(min=0))
     above, level = scores > threshold, scores == threshold
     spare = sizes - above.sum(-1, keepdim=True)
-    return (above | (level & (level.cumsum(-1) <= spare))) & (sizes > 0)
+    return above | (level & (level.cumsum(-1) <= spare))
 
 
 def to_sets(kept: Tensor) -> KeptSet:
