@@ -54,7 +54,9 @@ def decode(
     return [list(tokens[index]) for index in owner]
 
 
-def _run(adapter, prefill: Prefill, kept: list, max_new_tokens: int, stop_ids, finished, watch) -> list[list[int]]:
+def _run(
+    adapter, prefill: Prefill, kept: list, max_new_tokens: int, stop_ids, finished, watch
+) -> list[list[int]]:
     """Tokens of distinct branches. watch(branches that go on after the first token) gives the watchers."""
     tokens: list[list[int]] = [[] for _ in kept]
 
@@ -75,8 +77,10 @@ def _run(adapter, prefill: Prefill, kept: list, max_new_tokens: int, stop_ids, f
     return tokens
 
 
-def _consult(adapter, prefill: Prefill, kept, plans, prefixes: Prefixes, end, trace: bool) -> tuple[list, list]:
-    """(kept, plans) with the oracles' selections, by one uncompressed decode, in place of their first ones."""
+def _consult(
+    adapter, prefill: Prefill, kept, plans, prefixes: Prefixes, end, trace: bool
+) -> tuple[list, list]:
+    """(kept, plans) with the oracles' selections, from one uncompressed decode, in place of the first."""
     asked = {(plan.window, plan.policy.group): None for plan in plans if is_oracle(plan)}
     recorder = Recorder(prefixes[False], list(asked))
     _run(adapter, prefill, [None], *end, lambda active: [recorder])

@@ -43,8 +43,8 @@ def generate(
     """The answer of every method to one prompt (`inputs` of `adapter.prepare`), in the order of `methods`.
 
     until: strings that end an answer at their first occurrence. seconds: filled with the time of "prefill",
-    "select" and "decode". trace: record drift, refreshes and overlap per step and layer in Answer.trace. Raises
-    UserError when prompt and answer exceed the model's context.
+    "select" and "decode". trace: record drift, refreshes and overlap per step and layer in Answer.trace.
+    Raises UserError when prompt and answer exceed the model's context.
     """
     until = [s for s in until or [] if s]
     if inputs.length + max_new_tokens > adapter.max_length:

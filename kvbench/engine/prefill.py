@@ -95,7 +95,7 @@ def column_sums(query: Tensor, key: Tensor, scaling: float, block: int = 256) ->
 
 
 def query_basis(query: Tensor, heads: int) -> Tensor:
-    """[H, d, d] fp32: right singular vectors A of each KV head's queries, all prompt positions of its G query heads.
+    """[H, d, d] fp32: right singular vectors A of each KV head's queries (N positions x G query heads).
 
     Columns in descending order of the summed |q A|. query [H*G, N, d].
     """

@@ -1,11 +1,12 @@
 """Decode-time re-selection: rewriting the selected prefix slots of a branch before a step's attention.
 
 Branches under the same policy form a group and own one bucket per layer of the compact cache, laid out as
-[selected prefix | window | generated]. They may differ in first selection, tau, rho and eta; each has its own tau.
-The full prefix is held once per sample. Nothing here waits for the device, unless `branching` or `offload` ask for it.
+[selected prefix | window | generated]. They may differ in first selection, tau, rho and eta; each has its
+own tau. The full prefix is held once per sample. Nothing here waits for the device, unless `branching` or
+`offload` ask for it.
 
-Shapes: B branches of a group, H KV heads, G query heads per KV head, c selected entries, P the prompt without the
-window, N_p its length, d the head dimension.
+Shapes: B branches of a group, H KV heads, G query heads per KV head, c selected entries, P the prompt
+without the window, N_p its length, d the head dimension.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ class Prefix:
             self.keys, self.values = (t.cpu().pin_memory() for t in (self.keys, self.values))
         self.query_basis = prefill.query_basis
         self.layers, self.heads, self.length, _ = self.keys.shape
-        self.vectors_read = 0  # from the full prefix while decoding, set-up not counted; only kept with offload
+        self.vectors_read = (
+            0  # from the full prefix while decoding, set-up not counted; only kept with offload
+        )
         self._memo: dict[Hashable, Any] = {}
 
     def memo(self, key: Hashable, make: Callable[[], Any]) -> Any:
@@ -78,7 +81,7 @@ class Prefix:
         return self.keys[layer, :, :count].to(self.device, non_blocking=True)
 
     def gather(self, source: Tensor, layer: int, positions: Tensor) -> Tensor:
-        """Entries of `source` (self.keys or self.values) at positions [B, H, k] -> [B, H, k, d], on the device."""
+        """Entries of self.keys or self.values at positions [B, H, k] -> [B, H, k, d], on the device."""
         if self.offload:
             positions = positions.to(source.device)
             self.vectors_read += positions.numel()
@@ -105,7 +108,9 @@ class Step:
         self.prefix, self.layer, self.scaling = prefix, layer, scaling
         self.count = count  # N_p
         self.query = query  # [B, H, G, d] the current step's, post-RoPE
-        self.held = held  # [B, H, entries, d] keys in the cache: selected (when positions are given), then the rest
+        self.held = (
+            held  # [B, H, entries, d] keys in the cache: selected (when positions are given), then the rest
+        )
         self.positions = positions  # [B, H, c] ascending, what the selected slots hold; None: no such slots
         self.selected = selected  # c
         self.guess = guess  # [B, H, G, d] query speculated from the previous layer
@@ -133,14 +138,13 @@ class Step:
         """The step with the speculated query in place of the current one (itself in the first layer)."""
         if self.guess is None:
             return self
-        return Step(
-            self.prefix, self.layer, self.count, self.guess, self.held, self.positions, self.selected, self.scaling
-        )  # fmt: skip
+        guess, layout = self.guess, (self.held, self.positions, self.selected)
+        return Step(self.prefix, self.layer, self.count, guess, *layout, self.scaling)
 
-    # Logits ----------------------------------------------------------------------------------------------------
+    # Logits ----------------------------------------
 
     def against(self, query: Tensor, keys: Tensor) -> Tensor:
-        """[B, H, G, n] fp32 scaled products of query [B, H, G, r] with keys [H, n, r] that all branches share."""
+        """[B, H, G, n] fp32 scaled products of query [B, H, G, r] with keys [H, n, r] of all branches."""
         batch, heads, group, dim = query.shape
         flat = query.transpose(0, 1).reshape(heads, batch * group, dim)
         logits = (flat @ keys.transpose(1, 2)).float() * self.scaling
@@ -175,13 +179,13 @@ class Step:
         return logits.scatter(-1, wide, self.held_logits[..., : self.selected])
 
     def score_at(self, positions: Tensor) -> Tensor:
-        """[B, H, G, k] exact logits at positions [B, H, k] (ascending), whose keys are fetched and remembered."""
+        """[B, H, G, k] exact logits at ascending positions [B, H, k], whose keys are remembered."""
         keys = self.prefix.gather(self.prefix.keys, self.layer, positions)
         self._memo["fetched positions"], self._memo["fetched keys"] = positions, keys
         return (self.query @ keys.transpose(-1, -2)).float() * self.scaling
 
     def entries(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """([B, H, c, d], [B, H, c, d]) keys and values at positions; keys that were fetched are not read again."""
+        """([B, H, c, d], [B, H, c, d]) keys and values at positions; fetched keys are not read again."""
         known = self._memo.get("fetched positions")
         if known is None:
             keys = self.prefix.gather(self.prefix.keys, self.layer, positions)
@@ -191,13 +195,13 @@ class Step:
             keys = fetched.gather(2, at.expand(-1, -1, -1, fetched.shape[-1]))
         return keys, self.prefix.gather(self.prefix.values, self.layer, positions)
 
-    # Attention -------------------------------------------------------------------------------------------------
+    # Attention ----------------------------------------
 
     def attention(self, logits: Tensor, rest: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(softmax probabilities [B, H, G, n], log of their normaliser [B, H, G]).
 
-        The softmax runs over `logits` and, behind them, everything that `rest` (log-sum-exp; default: window and
-        generated entries) stands for.
+        The softmax runs over `logits` and, behind them, everything that `rest` (log-sum-exp; default:
+        window and generated entries) stands for.
         """
         rest = self.rest if rest is None else rest
         peak = torch.maximum(logits.amax(-1), rest)
@@ -217,7 +221,7 @@ class Step:
         return shares.amax(2) if group == "max" else shares.mean(2)
 
     def shares(self, logits: Tensor, group: str, rest: Tensor | None = None) -> Tensor:
-        """[B, H, n] what entries are ranked by: reduced probabilities, or with group=logits the mean logits."""
+        """[B, H, n] what ranks entries: reduced probabilities, or with group=logits the mean logits."""
         if group == "logits":
             return logits.mean(2)
         return self.reduce(self.attention(logits, rest)[0], group)
@@ -225,7 +229,8 @@ class Step:
     def evicted_mass(self, shares: Tensor, group: str, held: Tensor | None = None) -> Tensor:
         """[B] drift: attention mass on prefix entries that are not held, reduced over G, mean over KV heads.
 
-        shares: [B, H, G, N_p] probabilities. held: bool [B, H, N_p], for branches whose heads hold different numbers of entries.
+        shares: [B, H, G, N_p] probabilities. held: bool [B, H, N_p], for branches whose heads hold
+        different numbers of entries.
         """
         if held is not None:
             shares = shares.masked_fill(held.unsqueeze(2), 0)
@@ -259,7 +264,7 @@ class Group:
         members: list[tuple[int, int, KeptSet | None, Reselect | None]],
         trace: bool,
     ):
-        """members: per branch its number in the cache, its label for traces, its kept set and its own policy."""
+        """members: per branch its cache number, its label for traces, its kept set and its policy."""
         self.prefix, self.policy, self.window, self.selected = prefix, plan.policy, plan.window, plan.selected
         self.count = prefix.length - plan.window
         self.branches = [number for number, *_ in members]
@@ -274,7 +279,9 @@ class Group:
             self.masks = [self._mask(kept, layer) for layer in range(prefix.layers)]
         policies = [policy for *_, policy in members]
         self.tau, self.rho, self.eta = (
-            torch.tensor([getattr(p, name, missing) for p in policies], dtype=torch.float32, device=prefix.device)
+            torch.tensor(
+                [getattr(p, name, missing) for p in policies], dtype=torch.float32, device=prefix.device
+            )
             for name, missing in (("tau", float("nan")), ("rho", 0.0), ("eta", 0.0))
         )
         dim = prefix.keys.shape[-1]
@@ -351,7 +358,7 @@ class Group:
         keys[:, :, :size], values[:, :, :size] = new_keys, new_values
         self.positions[layer] = proposed
 
-    # Traces ----------------------------------------------------------------------------------------------------
+    # Traces ----------------------------------------
 
     def _look(self, step: Step) -> tuple[Tensor, Tensor, Tensor]:
         """(exact top entries [B, H, k], most attended position [B, H], drift [B]) before the refresh."""
@@ -369,7 +376,9 @@ class Group:
         overlap = held.gather(-1, best).float().mean((1, 2))
         before = self._leaders.get(layer)
         self._leaders[layer] = leader
-        stayed = torch.full_like(overlap, float("nan")) if before is None else (before == leader).float().mean(1)
+        stayed = (
+            torch.full_like(overlap, float("nan")) if before is None else (before == leader).float().mean(1)
+        )
         always = self.policy is not None
         fired = torch.full_like(overlap, float(always)) if fire is None else fire.float()
         values = {
@@ -410,7 +419,9 @@ class Recorder:
         """wanted: the (window, group) pairs to average for."""
         self.prefix, self.branches = prefix, [0]
         self.sums = {
-            (window, group): torch.zeros(prefix.layers, prefix.heads, prefix.length - window, device=prefix.device)
+            (window, group): torch.zeros(
+                prefix.layers, prefix.heads, prefix.length - window, device=prefix.device
+            )
             for window, group in wanted
         }
         self.steps = 0
@@ -454,7 +465,7 @@ class Prefixes:
 def make_groups(
     prefixes: Prefixes, kept: list[KeptSet | None], plans: list[Plan | None], labels: list[int], trace: bool
 ) -> list[Group]:
-    """Group the branches (cache numbers 0, 1, ...) that can refresh together; those without a plan are left out."""
+    """Group the branches (cache numbers 0, 1, ...) that can refresh together; no plan, no group."""
     groups: dict[Hashable, tuple[Plan, list]] = {}
     for number, (sets, plan, label) in enumerate(zip(kept, plans, labels, strict=True)):
         if plan is None:

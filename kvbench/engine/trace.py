@@ -1,11 +1,11 @@
 """What re-selection did, per decode step and layer: in memory as arrays, on disk as one compact Parquet file.
 
-Columns: `drift` attention mass on evicted prefix entries before the refresh (as the policy measures it; the exact one
-for policies that do not), `tau` the threshold it met (NaN without one), `refreshed` 0 or 1, `reads` vectors per KV
-head read from the full prefix, `dots` full-dimension dot products per query head spent on scoring it, `overlap` share
-of the exact top entries that are held at the attention, `stayed` share of KV heads whose most attended prefix
-position is that of the previous step (NaN at the first). `held` is the key equivalents per KV head that the policy
-keeps on the device.
+Columns: `drift` attention mass on evicted prefix entries before the refresh (as the policy measures it; the
+exact one for policies that do not), `tau` the threshold it met (NaN without one), `refreshed` 0 or 1,
+`reads` vectors per KV head read from the full prefix, `dots` full-dimension dot products per query head
+spent on scoring it, `overlap` share of the exact top entries that are held at the attention, `stayed` share
+of KV heads whose most attended prefix position is that of the previous step (NaN at the first). `held` is
+the key equivalents per KV head that the policy keeps on the device.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COLUMNS = ("cell", "sample", "step", "layer", *FIELDS, "held")
 
 @dataclass
 class Trace:
-    """One branch's decode: arrays [steps, layers]. Step t is the one whose query is generated token t (from 0)."""
+    """One branch's decode: arrays [steps, layers]. Step t has generated token t (from 0) as query."""
 
     drift: np.ndarray  # float32
     tau: np.ndarray  # float32
@@ -80,7 +80,9 @@ def write(path: str | Path, rows: Iterable[tuple[str, Any, Trace]]) -> None:
     for name in FIELDS:
         dtype = np.uint8 if name == "refreshed" else np.float32
         columns[name] = joined([getattr(trace, name).ravel() for *_, trace in rows], dtype)
-    columns["held"] = joined([np.full(size, row[2].held) for row, size in zip(rows, sizes, strict=True)], np.float32)
+    columns["held"] = joined(
+        [np.full(size, row[2].held) for row, size in zip(rows, sizes, strict=True)], np.float32
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:

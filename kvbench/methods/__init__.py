@@ -1,4 +1,4 @@
-"""KV-cache eviction methods: capacity x score x window, and a refresh during decoding. Importing this package does not import torch."""
+"""KV-cache eviction: capacity x score x window, and a refresh while decoding. Does not import torch."""
 
 from __future__ import annotations
 

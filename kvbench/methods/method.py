@@ -78,7 +78,8 @@ def build(spec: dict[str, Any], budget: int | None) -> Method:
     """A validated Method from the `method` part of a cell's config.
 
     spec: {name, window?, capacity?: {name?, options...}, score?: {name?, options...}, refresh?: {name?,
-    options...}}. The window defaults to the score's own (4 for ecokv, else 32), the refresh to none. Raises UserError with the nearest names.
+    options...}}. The window defaults to the score's own (4 for ecokv, else 32), the refresh to none. Raises
+    UserError with the nearest names.
     """
     spec = dict(spec)
     for key in spec:
@@ -119,8 +120,8 @@ def _refresh(value: Any, capacity: str, window: int, budget: int) -> Reselect | 
         return None
     if capacity != "uniform":
         raise UserError(
-            f"refresh `{name}` rewrites equally many entries in every head, which capacity `{capacity}` does not "
-            f"select: use method=snapkv or snapkv+SCORE."
+            f"refresh `{name}` rewrites equally many entries in every head, which capacity `{capacity}` does "
+            f"not select: use method=snapkv or snapkv+SCORE."
         )
     policy.layout(window, budget)
     return policy

@@ -20,7 +20,11 @@ from kvbench.errors import UserError
 
 KINDS = ("score", "capacity", "refresh")
 _REGISTRY: dict[str, dict[str, type]] = {kind: {} for kind in KINDS}
-_FOLDERS = {"score": "kvbench.methods.scores", "capacity": "kvbench.methods.capacities", "refresh": "kvbench.methods.refresh"}
+_FOLDERS = {
+    "score": "kvbench.methods.scores",
+    "capacity": "kvbench.methods.capacities",
+    "refresh": "kvbench.methods.refresh",
+}
 _loaded: set[str] = set()
 
 

@@ -1,4 +1,4 @@
-"""ArkVale: pages of the prefix, scored through a bounding cuboid, centre plus or minus the mean absolute deviation.
+"""ArkVale: pages of the prefix, scored by a cuboid: centre plus or minus the mean absolute deviation.
 
 An estimate, not a bound. `group=logits` averages the query heads' page scores themselves.
 """
@@ -12,11 +12,15 @@ from kvbench.methods.refresh.pages import check_page, split_pages, spread
 from kvbench.methods.registry import option, refresh
 
 
-@refresh("arkvale", line="best pages by the cuboid around their keys, every step", source="ArkVale (NeurIPS 2024)")
+@refresh(
+    "arkvale", line="best pages by the cuboid around their keys, every step", source="ArkVale (NeurIPS 2024)"
+)
 @dataclass(frozen=True)
 class ArkVale(Reselect):
     page: int = option(16, "entries per page (16 and 32 are swept); divides the selection", minimum=1)
-    centre: str = option("mean", "centre of the cuboid: mean key or middle of the extremes", choices=("mean", "middle"))
+    centre: str = option(
+        "mean", "centre of the cuboid: mean key or middle of the extremes", choices=("mean", "middle")
+    )
 
     def check(self, selected):
         check_page(self, selected)
@@ -27,8 +31,12 @@ class ArkVale(Reselect):
 
     def page_logits(self, step):
         """[B, H, G, pages] q . centre + |q| . deviation, which is the sum of max(q * high, q * low)."""
-        centre, spread_ = step.prefix.memo(("arkvale", self.page, self.centre, step.count), lambda: self._cuboids(step))
-        return step.against(step.query, centre[step.layer]) + step.against(step.query.abs(), spread_[step.layer])
+        centre, spread_ = step.prefix.memo(
+            ("arkvale", self.page, self.centre, step.count), lambda: self._cuboids(step)
+        )
+        return step.against(step.query, centre[step.layer]) + step.against(
+            step.query.abs(), spread_[step.layer]
+        )
 
     def _cuboids(self, step):
         """([L, H, pages, d] centres, mean absolute deviations)."""
@@ -50,4 +58,6 @@ class ArkVale(Reselect):
         return torch.stack(centres), torch.stack(deviations)
 
     def propose(self, step):
-        return step.top(spread(step.shares(self.page_logits(step), self.group), self.page, step.count), step.selected)
+        return step.top(
+            spread(step.shares(self.page_logits(step), self.group), self.page, step.count), step.selected
+        )

@@ -1,8 +1,8 @@
 """What refresh policies share: the layout they rewrite, their validation, and the units of their costs.
 
-Layout per KV head: [selected prefix | window | generated]. P = the prompt without the window, N_p positions, whose
-keys and values stay available. A refresh rewrites the selected slots before the attention of the same decode step.
-Shapes: B branches, H KV heads, G query heads per KV head, c selected entries.
+Layout per KV head: [selected prefix | window | generated]. P = the prompt without the window, N_p
+positions, whose keys and values stay available. A refresh rewrites the selected slots before the attention
+of the same decode step. Shapes: B branches, H KV heads, G query heads per KV head, c selected entries.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cost:
-    """Costs per KV head, in vectors of head dimension d. `dots` counts each query of a group once (per query head)."""
+    """Costs per KV head, in vectors of head dimension d; `dots` per query head."""
 
     held: float = 0.0  # key equivalents that the policy holds on the device, besides the cache itself
     dots: float = 0.0  # dot products per step to score the prefix, in products of full dimension
@@ -37,7 +37,9 @@ class Refresh:
     line: ClassVar[str]
     source: ClassVar[str]
     extras: ClassVar[frozenset[str]] = frozenset()  # what prefill must capture
-    triggered: ClassVar[bool] = False  # True: a layer refreshes when its drift exceeds tau; False: at every step
+    triggered: ClassVar[bool] = (
+        False  # True: a layer refreshes when its drift exceeds tau; False: at every step
+    )
     per_branch: ClassVar[tuple[str, ...]] = ()  # options in which branches of one batched group may differ
 
     @property
@@ -50,7 +52,9 @@ class Refresh:
 class Reselect(Refresh):
     """Base of the policies that rewrite the selected slots."""
 
-    selected: int | None = option(None, "refreshed prefix entries per KV head; default: budget - window", minimum=1)
+    selected: int | None = option(
+        None, "refreshed prefix entries per KV head; default: budget - window", minimum=1
+    )
     group: str = option(
         "mean",
         "query heads of a KV head count by the mean or max of their attention, or the mean of their logits",
@@ -63,13 +67,14 @@ class Reselect(Refresh):
         selected = budget - window if self.selected is None else self.selected
         if selected + window > budget:
             raise UserError(
-                f"refresh `{self.name}` holds {selected} selected and {window} window entries, more than the budget "
-                f"{budget}: raise the budget to {selected + window} or lower refresh.selected."
+                f"refresh `{self.name}` holds {selected} selected and {window} window entries, more than "
+                f"the budget {budget}: raise the budget to {selected + window} or lower refresh.selected."
             )
         if selected + window < budget:
             raise UserError(
                 f"refresh `{self.name}` holds {selected} selected and {window} window entries, which leaves "
-                f"{budget - selected - window} of the budget {budget} unused: set refresh.selected={budget - window}."
+                f"{budget - selected - window} of the budget {budget} unused: set "
+                f"refresh.selected={budget - window}."
             )
         self.check(selected)
         return selected
@@ -84,15 +89,16 @@ class Reselect(Refresh):
         """UserError when a rank exceeds the head dimension."""
         if rank is not None and rank > head_dim:
             raise UserError(
-                f"option `rank` of refresh `{self.name}` is {rank}, above the model's head dimension {head_dim}: lower it."
+                f"option `rank` of refresh `{self.name}` is {rank}, above the model's head "
+                f"dimension {head_dim}: lower it."
             )
 
     def check_prompt(self, length: int, window: int) -> None:
         """UserError when a prompt has no prefix to select from."""
         if length < window:
             raise UserError(
-                f"refresh `{self.name}` needs a prompt that fills its window of {window}, but this one has {length} "
-                f"tokens: lower method.window or drop the refresh."
+                f"refresh `{self.name}` needs a prompt that fills its window of {window}, but this one has "
+                f"{length} tokens: lower method.window or drop the refresh."
             )
 
     def cost(self, prefix: int, dim: int, selected: int) -> Cost:
@@ -111,8 +117,12 @@ class Triggered(Reselect):
     triggered: ClassVar[bool] = True
     per_branch: ClassVar[tuple[str, ...]] = ("tau", "rho", "eta")
 
-    tau: float = option(0.03, "refresh a layer above this drift; rcr starts each sample with it", minimum=0, maximum=1)
-    branching: bool = option(False, "decide on the host and skip untriggered layers; same tokens, for checking")
+    tau: float = option(
+        0.03, "refresh a layer above this drift; rcr starts each sample with it", minimum=0, maximum=1
+    )
+    branching: bool = option(
+        False, "decide on the host and skip untriggered layers; same tokens, for checking"
+    )
 
     def logits(self, step: Step) -> Tensor:
         """[B, H, G, N_p] what the drift is computed from."""

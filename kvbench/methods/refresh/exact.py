@@ -8,7 +8,11 @@ from kvbench.methods.refresh.base import Cost, Reselect
 from kvbench.methods.registry import refresh
 
 
-@refresh("exact", line="true top entries by the current query, every step", source="RCR, exact per-step re-selection")
+@refresh(
+    "exact",
+    line="true top entries by the current query, every step",
+    source="RCR, exact per-step re-selection",
+)
 @dataclass(frozen=True)
 class Exact(Reselect):
     def cost(self, prefix, dim, selected):

@@ -1,8 +1,9 @@
 """InfiniGen: logits from the few rotated dimensions in which the prompt's queries are largest.
 
-A = the right singular vectors of the prompt's queries (the G query heads of a KV head stacked), its columns sorted
-by the summed |q A| over the prompt; prefill computes it. `query=previous_layer` guesses a layer's query by running
-the layer's attention projections on the previous layer's attention input; the first layer uses its own.
+A = the right singular vectors of the prompt's queries (the G query heads of a KV head stacked), its columns
+sorted by the summed |q A| over the prompt; prefill computes it. `query=previous_layer` guesses a layer's
+query by running the layer's attention projections on the previous layer's attention input; the first layer
+uses its own.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ from kvbench.methods.refresh.base import Cost, Reselect
 from kvbench.methods.registry import option, refresh
 
 
-@refresh("infinigen", line="top entries by partial rotated dimensions, every step", source="InfiniGen (OSDI 2024)")
+@refresh(
+    "infinigen", line="top entries by partial rotated dimensions, every step", source="InfiniGen (OSDI 2024)"
+)
 @dataclass(frozen=True)
 class InfiniGen(Reselect):
     extras: ClassVar[frozenset[str]] = frozenset({"query_basis"})
 
-    rank: int | None = option(None, "rotated dimensions that are kept; default: a quarter of the head dimension", minimum=1)
+    rank: int | None = option(
+        None, "rotated dimensions that are kept; default: a quarter of the head dimension", minimum=1
+    )
     query: str = option("previous_layer", "speculated from the previous layer, or the current query",
                         choices=("previous_layer", "current"))  # fmt: skip
 

@@ -8,10 +8,14 @@ from kvbench.methods.refresh.base import Cost, Reselect
 from kvbench.methods.registry import refresh
 
 
-@refresh("oracle", line="one-shot selection by the uncompressed answer's own attention", source="RCR, prefill oracle")
+@refresh(
+    "oracle",
+    line="one-shot selection by the uncompressed answer's own attention",
+    source="RCR, prefill oracle",
+)
 @dataclass(frozen=True)
 class Oracle(Reselect):
-    """The engine decodes once uncompressed, averages each step's attention to P and keeps the top entries once."""
+    """The engine decodes once uncompressed, averages each step's attention to P and keeps its top."""
 
     def cost(self, prefix, dim, selected):
         return Cost()

@@ -14,8 +14,8 @@ def check_page(policy, selected: int) -> None:
     """UserError when whole pages cannot fill the selection."""
     if selected % policy.page:
         raise UserError(
-            f"a page of {policy.page} does not divide the {selected} selected entries of refresh `{policy.name}`: "
-            f"choose refresh.page among the divisors of {selected}."
+            f"a page of {policy.page} does not divide the {selected} selected entries of refresh "
+            f"`{policy.name}`: choose refresh.page among the divisors of {selected}."
         )
 
 

@@ -9,7 +9,11 @@ from kvbench.methods.refresh.pages import check_page, split_pages, spread
 from kvbench.methods.registry import option, refresh
 
 
-@refresh("quest", line="best pages by an upper bound of their logits, every step", source="Quest (arXiv:2406.10774)")
+@refresh(
+    "quest",
+    line="best pages by an upper bound of their logits, every step",
+    source="Quest (arXiv:2406.10774)",
+)
 @dataclass(frozen=True)
 class Quest(Reselect):
     page: int = option(16, "entries per page (8, 16 and 32 are swept); divides the selection", minimum=1)
@@ -29,7 +33,7 @@ class Quest(Reselect):
         )
 
     def _summaries(self, step):
-        """([L, H, pages, d] minima, maxima); a page that the prefix does not fill counts the entries it has."""
+        """([L, H, pages, d] minima, maxima); an unfilled last page counts the entries it has."""
         import torch
 
         lows, highs = [], []
@@ -40,4 +44,6 @@ class Quest(Reselect):
         return torch.stack(lows), torch.stack(highs)
 
     def propose(self, step):
-        return step.top(spread(step.shares(self.page_logits(step), self.group), self.page, step.count), step.selected)
+        return step.top(
+            spread(step.shares(self.page_logits(step), self.group), self.page, step.count), step.selected
+        )

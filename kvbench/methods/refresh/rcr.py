@@ -1,8 +1,9 @@
 """Rate-controlled refresh: drift says when, a per-sample threshold holds the refresh rate near rho.
 
-Detector: keys of the prefix projected on their top right singular vectors. Where the source is silent: the group is
-reduced by the mean of the softmax probabilities (option `group`); the exact scores of the candidates are normalised
-together with the detector's estimate for everything else; ties go to the lower position.
+Detector: keys of the prefix projected on their top right singular vectors. Where the source is silent: the
+group is reduced by the mean of the softmax probabilities (option `group`); the exact scores of the
+candidates are normalised together with the detector's estimate for everything else; ties go to the lower
+position.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ class RCR(Triggered):
     rho: float = option(0.4, "target share of layers that refresh", minimum=0, maximum=1)
     eta: float = option(0.05, "gain of the threshold's update", minimum=0, maximum=10)
     rank: int = option(8, "singular vectors of the detector", minimum=1)
-    candidates: int | None = option(None, "entries scored exactly on a trigger; default: 4 x selected", minimum=1)
+    candidates: int | None = option(
+        None, "entries scored exactly on a trigger; default: 4 x selected", minimum=1
+    )
 
     def check(self, selected):
         if self.candidates is not None and self.candidates < selected:

@@ -1,4 +1,4 @@
-"""Fixed threshold: a layer is re-selected exactly when its drift exceeds tau (RCR's baseline; tau is swept)."""
+"""Fixed threshold: exact re-selection of a layer whose drift exceeds tau (RCR's baseline; tau is swept)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from kvbench.methods.refresh.base import Cost, Triggered
 from kvbench.methods.registry import refresh
 
 
-@refresh("threshold", line="exact re-selection when drift exceeds a fixed tau", source="RCR, fixed drift threshold")
+@refresh(
+    "threshold", line="exact re-selection when drift exceeds a fixed tau", source="RCR, fixed drift threshold"
+)
 @dataclass(frozen=True)
 class Threshold(Triggered):
     def cost(self, prefix, dim, selected):

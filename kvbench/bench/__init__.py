@@ -1,0 +1,1 @@
+"""Measurements of speed, each a module with a `rows()` function."""
