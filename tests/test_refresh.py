@@ -146,6 +146,7 @@ def test_group_reductions_differ():
 def test_top_breaks_ties_towards_the_lower_position():
     scores = torch.tensor([[1.0, 3.0, 2.0, 2.0, 2.0, 0.0], [5.0, 5.0, 5.0, 5.0, 5.0, 5.0]])
     assert Step.top(scores, 3).tolist() == [[1, 2, 3], [0, 1, 2]]
+    assert Step.top(scores[:1], 1).tolist() == [[1]] and Step.top(scores[:1], 5).tolist() == [[0, 1, 2, 3, 4]]
     assert Step.top(scores, 9).tolist() == [[0, 1, 2, 3, 4, 5]] * 2
 
 

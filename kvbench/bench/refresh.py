@@ -39,8 +39,8 @@ def rows(
 ) -> list[dict[str, Any]]:
     """One row per policy: median milliseconds per token, relative to the first policy, seconds of set-up.
 
-    prefix: prompt entries besides the window. Set-up is what a policy prepares once per sample; it is timed in the
-    first step, which is not part of the median.
+    prefix: prompt entries besides the window. Set-up is what a policy prepares once per sample: it is
+    timed in the first step, which is not part of the median.
     """
     import torch
 

@@ -83,7 +83,9 @@ class CompactCache:
         self._watchers = list(watchers)
         for layer in range(self.layers):
             rows = [whole if b is None else b[layer][h] for b in kept for h in range(self.heads)]
-            keys, values = prefill.key_stack[layer], prefill.value_stack[layer]
+            # The stacks may have moved to CPU memory; the cache never does.
+            keys = prefill.key_stack[layer].to(prefill.logits.device)
+            values = prefill.value_stack[layer].to(prefill.logits.device)
             self._buckets.append(_build_layer(keys, values, rows, self.heads, room, self._watchers))
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:

@@ -47,7 +47,7 @@ def decode(
         groups.extend(make_groups(prefixes, *chosen, traces is not None))
         return groups
 
-    tokens = _run(adapter, prefill, unique, *end, watch)
+    tokens = _run(adapter, prefill, unique, *end, watch, prefixes.release)
     if traces is not None:
         collected = collect(groups, len(unique), prefill.key_stack.shape[0])
         traces.extend(collected[index] for index in owner)
@@ -55,9 +55,12 @@ def decode(
 
 
 def _run(
-    adapter, prefill: Prefill, kept: list, max_new_tokens: int, stop_ids, finished, watch
+    adapter, prefill: Prefill, kept: list, max_new_tokens: int, stop_ids, finished, watch, built=None
 ) -> list[list[int]]:
-    """Tokens of distinct branches. watch(branches that go on after the first token) gives the watchers."""
+    """Tokens of distinct branches. watch(branches that go on after the first token) gives the watchers.
+
+    built: called when the cache holds what it needs of the prompt.
+    """
     tokens: list[list[int]] = [[] for _ in kept]
 
     def accept(branch: int, token: int) -> bool:
@@ -72,6 +75,8 @@ def _run(
     if active:
         watchers = watch(active)
         cache = CompactCache(prefill, [kept[b] for b in active], max_new_tokens - 1, watchers)
+        if built is not None:
+            built()
         with speculation(adapter.model, watchers, cache.layers):
             _steps(adapter, prefill, cache, active, tokens, accept)
     return tokens
