@@ -20,6 +20,7 @@ PROMPTS = ["What is the capital of France?", "Name three colours.", "Summarise: 
 GRID = [
     ("fullkv", None, None),
     ("snapkv", 48, 16),
+    ("snapkv+vnorm", 48, 16),  # as many entries as the one before, but others
     ("snapkv+bacon", 64, 16),
     ("pyramidkv", 40, 8),
     ("adakv+ecokv", 24, 4),
