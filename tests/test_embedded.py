@@ -72,6 +72,7 @@ def test_training_never_shows_what_tests_ask():
 def test_every_class_is_one_token(words):
     ids = V.token_ids(words)
     assert len(set(ids)) == V.SIZE
+    assert all(len(words(word, add_special_tokens=False).input_ids) == 1 for word in V.PLAIN)
     assert V.pieces("Green Tea: B47 14 May") == [
         V.index(p) for p in ("Green", "Tea", ":", "B", "4", "7", "1", "4", "May")
     ]

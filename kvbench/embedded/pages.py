@@ -105,7 +105,7 @@ class _Content:
         """A value that takes at most ``room`` tiles (at least 3)."""
         dice = self.rng.random()
         if dice < words:
-            return self.word(self.rng.choice((V.NAMES, V.CITIES, V.ANIMALS)))
+            return self.word(V.PLAIN)
         if dice < words + dates:
             return self.date()
         if dice < words + dates + codes:
@@ -164,10 +164,10 @@ _ASK = {
     "value": ("What is the {0}?", "What is the value of {0}?", "What is given for {0}?"),
     "price": ("What is the price of {0}?", "How much is the {0}?", "What does the {0} cost?"),
     "number": ("What is the number of {0}?", "What number is given for {0}?"),
-    "city": ("What is the city of {0}?", "Which city is given for {0}?"),
+    "date": ("What is the date of {0}?", "Which date is given for {0}?"),
     "room": ("Which room is {0} in?", "What is the room of {0}?"),
     "opens": ("When does the {0} open?", "On which day does the {0} open?"),
-    "place": ("Where is the {0}?", "In which city is the {0}?"),
+    "with": ("Who has the {0}?", "Who is the {0} with?"),
     "sign": (
         "What number is on the sign of {0}?",
         "What is the number of the {0}?",
@@ -310,8 +310,8 @@ def _table(rng: random.Random, content: _Content, dense: bool) -> Page:
     lines = rng.randrange(15, 19) if dense else rng.randrange(14, 19)
     digits = rng.choice((3, 3, 4))
     gap = 1
-    width = 2 + digits + gap
-    columns = width * blocks if dense else rng.choice((9, 10))
+    width = 4 + digits + gap
+    columns = width * blocks if dense else rng.choice((10, 11))
     page = Page("table", "", columns, lines + (3 if dense else 8))
     grid = _Grid(page)
     title = f"{rng.choice(content.words(V.ADJECTIVES))} {rng.choice(content.words(V.PLACES))}"
@@ -322,22 +322,19 @@ def _table(rng: random.Random, content: _Content, dense: bool) -> Page:
     page.rows = 3 + lines * step + (0 if dense or step == 2 else max(0, 250 // columns - lines - 4))
     for block in range(blocks):
         at = block * width
-        (
-            grid.put(1, at, "Name", "strong"),
-            grid.put(1, at + 1, "City", "strong"),
-            grid.put(1, at + 2, "Number", "strong"),
-        )
+        for head, shift in (("Name", 0), ("Date", 2), ("Number", 4)):
+            grid.put(1, at + shift, head, "strong")
     ruled = rng.random() < 0.6
     for line in range(lines):
         for block in range(blocks):
             name, at = chosen[line * blocks + block], block * width
-            city, number = content.word(V.CITIES), content.number(digits)
+            date, number = content.date(), content.number(digits)
             here = grid.put(row, at, name, "label")
-            cities = grid.put(row, at + 1, city, "value")
-            numbers = grid.put(row, at + 2, number, "value")
-            _add(page, "city", rng, name, city, here, cities)
+            dates = grid.right(row, at + 4, date, "value")
+            numbers = grid.put(row, at + 4, number, "value")
+            _add(page, "date", rng, name, date, here, dates)
             _add(page, "number", rng, name, number, here, numbers)
-            sentences.append(f"{name} is {city} and {number}.")
+            sentences.append(f"{name} is {date} and {number}.")
         if ruled:
             grid.mark("rule", row, 0, 1, columns)
         row += step
@@ -359,7 +356,7 @@ def _notice(rng: random.Random, content: _Content, dense: bool) -> Page:
     things = content.pairs(V.ADJECTIVES, V.NOUNS, lines)
     gap_every = rng.choice((6, 8, 10)) if dense else rng.choice((2, 3))
     for line in range(lines):
-        form = rng.choice(("room", "room", "opens", "value", "value", "place"))
+        form = rng.choice(("room", "room", "opens", "value", "value", "with"))
         if form == "room":
             label, value = people.pop(), content.number(3)
             names = grid.put(row, 0, label, "label")
@@ -372,12 +369,12 @@ def _notice(rng: random.Random, content: _Content, dense: bool) -> Page:
             grid.put(row, 2, "opens on", align="l")
             values = grid.put(row, 4, value, "value")
             sentences.append(f"{label} opens on {value}.")
-        elif form == "place":
-            label, value = things.pop(), content.word(V.CITIES)
+        elif form == "with":
+            label, value = things.pop(), content.word(V.PEOPLE)
             names = grid.put(row, 0, label, "label")
-            grid.put(row, 2, "is in", align="l")
+            grid.put(row, 2, "is with", align="l")
             values = grid.put(row, 4, value, "value")
-            sentences.append(f"{label} is in {value}.")
+            sentences.append(f"{label} is with {value}.")
         else:
             label, value = things.pop(), content.value(4, words=0.0)
             names = grid.put(row, 0, label, "label")
@@ -411,11 +408,7 @@ def _scene(rng: random.Random, content: _Content, dense: bool) -> Page:
                 continue
             label = labels.pop()
             named = rng.random() < 0.25
-            value = (
-                content.word(rng.choice((V.NAMES, V.ANIMALS)))
-                if named
-                else content.number(rng.choice((2, 3, 3, 4)))
-            )
+            value = content.word(V.PLAIN) if named else content.number(rng.choice((2, 3, 3, 4)))
             size = 2 + len(V.pieces(value))
             at = side * width + rng.randrange(0, width - size + 1)
             names = grid.put(row, at, label, "sign")
