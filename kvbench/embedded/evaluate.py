@@ -96,7 +96,7 @@ def card(record: dict) -> str:
     long = held["descriptions"]["rougeL"]
 
     def rows(curve: list[dict]) -> str:
-        names = list(curve[0])
+        names = sorted(curve[0], key=lambda name: (name != "step", name))
         lines = ["| " + " | ".join(names) + " |", "|" + " ---: |" * len(names)]
         return "\n".join(
             lines + ["| " + " | ".join(str(point[name]) for name in names) + " |" for point in curve]
@@ -105,12 +105,10 @@ def card(record: dict) -> str:
     notes = "".join(f"\n{note}\n" for note in record.get("notes", []))
     return f"""# Weights of the embedded model
 
-What lies here: `tower.safetensors` (the tile classifier that is the model's eyes) and `adapter/` (LoRA on q,
-k, v and o of
-SmolLM2-135M-Instruct), both in half precision. The language model itself is fetched by `make setup`. Licence:
-Apache-2.0,
-as SmolLM2's. Meant for the mini benchmarks of this repository only: it reads nothing but pages of its own
-generator.
+What lies here, both in half precision: `tower.safetensors` (the tile classifier that is the model's eyes) and
+`adapter/` (LoRA on q, k, v and o of SmolLM2-135M-Instruct). The language model itself is fetched by `make setup`.
+Licence: Apache-2.0, as SmolLM2's. Meant for the mini benchmarks of this repository only: it reads nothing but
+pages of its own generator.
 
 ## Recipe
 
@@ -138,8 +136,8 @@ Mean length of a description: {held["descriptions"]["tokens"]} tokens.
 
 ## Curves
 
-Adapter (held-out pages as token embeddings; short answers: share without a wrong token; texts: share of right
-tokens):
+Adapter, on held-out pages as token embeddings (questions: share of answers without a wrong token; texts: share
+of right tokens):
 
 {rows(adapter["curve"])}
 
