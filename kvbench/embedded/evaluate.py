@@ -106,9 +106,9 @@ def card(record: dict) -> str:
     return f"""# Weights of the embedded model
 
 What lies here, both in half precision: `tower.safetensors` (the tile classifier that is the model's eyes) and
-`adapter/` (LoRA on q, k, v and o of SmolLM2-135M-Instruct). The language model itself is fetched by `make setup`.
-Licence: Apache-2.0, as SmolLM2's. Meant for the mini benchmarks of this repository only: it reads nothing but
-pages of its own generator.
+`adapter/` (LoRA on q, k, v and o of SmolLM2-135M-Instruct). The language model itself is fetched by `make
+setup`. Licence: Apache-2.0, as SmolLM2's. Meant for the mini benchmarks of this repository only: it
+reads nothing but pages of its own generator.
 
 ## Recipe
 
@@ -136,8 +136,8 @@ Mean length of a description: {held["descriptions"]["tokens"]} tokens.
 
 ## Curves
 
-Adapter, on held-out pages as token embeddings (questions: share of answers without a wrong token; texts: share
-of right tokens):
+Adapter, on held-out pages as token embeddings (questions: share of answers without a wrong token; texts:
+share of right tokens):
 
 {rows(adapter["curve"])}
 
