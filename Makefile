@@ -10,14 +10,17 @@ PROFILE ?= embedded
 CONSTRAINTS ?= -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup table1 documents test lint embedded clean-results
+.PHONY: help setup table1 documents test lint embedded
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(VENV)/.ready  ## make .venv, fetch the small language model, draw the embedded pages (once)
 
-$(VENV)/.ready: pyproject.toml constraints.txt
+# What decides the drawn pages: after a change they are drawn again.
+PAGES := $(addprefix kvbench/embedded/,vocabulary.py pages.py draw.py sets.py)
+
+$(VENV)/.ready: pyproject.toml constraints.txt $(PAGES)
 	@command -v $(PYTHON) >/dev/null || { echo "kvbench: Python 3.10 or newer is needed; install it or name it with PYTHON=..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e ".[dev]"

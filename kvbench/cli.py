@@ -71,7 +71,7 @@ def _dispatch(arguments: list[str]) -> int:
         prog="kvbench",
         description="Benchmark KV-cache compression of multimodal language models.",
         epilog="commands:\n"
-        + "\n".join(f"  {name:<7} {line}" for name, (_, line) in COMMANDS.items())
+        + "\n".join(f"  {name:<9} {line}" for name, (_, line) in COMMANDS.items())
         + f"\n\n{EXAMPLES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="kvbench [--help] [--version] COMMAND ...",
@@ -219,10 +219,33 @@ def _table(arguments: list[str]) -> int:
     return DONE
 
 
+def _calibrate(arguments: list[str]) -> int:
+    from kvbench.config import suggest
+
+    parser = _sweep_parser(
+        "calibrate", "Compute what a method needs to know about a model: `calibrate heads`."
+    )
+    parser.add_argument("--pictures", type=int, default=12, help="pictures to read out (default: 12)")
+    parser.add_argument(
+        "--out", type=Path, default=None, help="JSON file to write (default: MODEL-heads.json)"
+    )
+    options = parser.known(arguments)
+    if not options.overrides or options.overrides[0] != "heads":
+        given = options.overrides[0] if options.overrides else ""
+        raise UserError(f"kvbench calibrate cannot make {given!r}: {suggest(given, ['heads'])}")
+    if options.pictures < 1:
+        raise UserError(f"--pictures must be at least 1, not {options.pictures}.")
+    from kvbench import launch
+
+    launch.calibrate(options.overrides[1:], options.pictures, options.out)
+    return DONE
+
+
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "run": (_run, "generate the missing answers of cells"),
     "plan": (_plan, "show what `run` would do and what is done"),
     "list": (_list, "name methods, models, benchmarks and experiments"),
+    "calibrate": (_calibrate, "compute SparseMM's visual-head scores of a model"),
     "score": (_score, "score stored answers; no model needed"),
     "table": (_table, "score, then print the table of a store"),
 }

@@ -51,7 +51,7 @@ RUNTIME = frozenset(
 
 # The same split inside the groups.  A key in neither set counts as identity: a needless new cell is safer
 # than a mixed one.
-MODEL_RUNTIME = frozenset({"title", "device", "needs"})
+MODEL_RUNTIME = frozenset({"window", "title", "device", "needs"})
 MODEL_IDENTITY = frozenset(
     {
         "name",

@@ -61,3 +61,26 @@ def _check_store(store: Path) -> None:
         store.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise storage_error(store, error) from error
+
+
+def calibrate(overrides: list[str], pictures: int, out: Path | None) -> Path:
+    """`kvbench calibrate heads`: read out generated pages, whose words have known tiles, and write the JSON."""
+    (job,) = plan.jobs(overrides, multirun=False)
+    model = job.config["model"]
+    if model["adapter"] != "embedded":
+        raise UserError(
+            f"kvbench calibrate heads knows where words stand only for the embedded model, not for {model['name']}: "
+            "call kvbench.methods.calibrate.calibrate_heads with readings of your own (see its docstring)."
+        )
+    from kvbench.methods.calibrate import calibrate_heads, embedded_readings
+
+    out = out or Path(f"{model['name']}-heads.json")
+    adapter = generation.load_model(model)
+    calibrate_heads(
+        adapter,
+        embedded_readings(pictures),
+        out,
+        progress=lambda done: _say(f"{done} of {pictures} pictures read"),
+    )
+    print(f"wrote {out}: use it with model.head_scores={out}")
+    return out

@@ -263,7 +263,12 @@ def _finish(spec: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
         name = values.pop("name")
         finished[kind] = {"name": name, **dataclasses.asdict(registry.make(kind, name, values))}
     window = spec.get("window")
-    finished["window"] = (
-        registry.lookup("score", spec["score"]["name"]).default_window if window is None else window
-    )
+    finished["window"] = _default_window(spec["score"]["name"], raw["model"]) if window is None else window
     return finished
+
+
+def _default_window(score: str, model: dict[str, Any]) -> int:
+    """A score's own default comes first (ecokv looks through 4 queries), then the model's, then the usual 32."""
+    base = registry.USUAL_WINDOW
+    own = registry.lookup("score", score).default_window
+    return own if own != base else model.get("window") or base

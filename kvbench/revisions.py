@@ -11,12 +11,12 @@ from pathlib import Path
 
 
 def weights(folder: str) -> str:
-    """Digest of the ``.safetensors`` files of the embedded model: ``shipped``, or a folder of its own."""
+    """Digest of the embedded model's weights and head scores: ``shipped``, or a folder of its own."""
     root = (
         Path(__file__).parent / "embedded" / "weights" if folder == "shipped" else Path(folder).expanduser()
     )
     total = hashlib.sha256()
-    for path in sorted(root.rglob("*.safetensors")):
+    for path in sorted([*root.rglob("*.safetensors"), *root.glob("head_scores.json")]):
         total.update(path.relative_to(root).as_posix().encode("utf-8"))
         total.update(hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()[:10]

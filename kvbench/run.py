@@ -153,6 +153,8 @@ def _generate_missing(
         return 0, [sample.index for sample in samples]
     methods = {cell.digest: build_method(cell.config["method"], cell.budget) for cell in job.cells}
     adapter = load_model(job.config["model"])
+    for method in methods.values():
+        _check_head_scores(method, adapter)
     device, dtype = _placement(adapter)
     record([{"run": provenance.collect(command, job.config["seed"], device, dtype)}])
 
@@ -191,6 +193,18 @@ def _generate_missing(
                 break
             progress.advance()
     return new, [sample.index for sample in samples]
+
+
+def _check_head_scores(method: Any, adapter: Any) -> None:
+    """Say once, before the first sample, that a method lacks what it needs to know about the model."""
+    capacity = getattr(method, "capacity", None)
+    if getattr(capacity, "name", None) != "sparsemm" or capacity.scores is not None:
+        return
+    if getattr(adapter, "head_scores", None) is None:
+        raise UserError(
+            f"method {method.name} needs visual-head scores, which model {adapter.name} has none of: make them with "
+            "`kvbench calibrate heads`, name their file with model.head_scores=FILE, or leave sparsemm out of method=."
+        )
 
 
 def _prefetched(samples: list[Any]) -> Iterator[tuple[Any, Future[Any]]]:

@@ -56,6 +56,7 @@ def score_store(store: Path) -> list[str]:
         )
     warnings: list[str] = []
     for group in groups(found).values():
+        _check_one_version(group, store)
         try:
             warnings += _score_group(group)
         except UserError as error:
@@ -64,11 +65,30 @@ def score_store(store: Path) -> list[str]:
     return list(dict.fromkeys(warnings))
 
 
+def _check_one_version(group: list[Cell], store: Path) -> None:
+    """Raise UserError when cells that would stand in one table come from different models or questions."""
+    for part in ("model", "benchmark"):
+        versions = {canonical(cell.config[part]) for cell in group}
+        if len(versions) > 1:
+            name = getattr(group[0], part)
+            raise UserError(
+                f"{store} holds answers of {len(versions)} versions of {part} {name}, which no table may mix: "
+                f"run again with another store=DIR, or move {group[0].folder} away first."
+            )
+
+
 def _score_group(group: list[Cell]) -> list[str]:
     responses = load_folder(group[0].folder)
     answers = {cell.digest: responses.answers.get(cell.digest, {}) for cell in group}
-    n = max((max(given) + 1 for given in answers.values() if given), default=0)
+    known = [index for cell in group for index in (*answers[cell.digest], *responses.failed(cell.digest))]
+    n = max(known, default=-1) + 1 if any(answers.values()) else 0
     warnings, complete = [], []
+    asked = max(responses.sizes.values(), default=n)
+    if 0 < n < asked:
+        warnings.append(
+            f"{group[0].model} on {group[0].benchmark}: {n} of {asked} samples are answered; "
+            "run the same command again to fill them."
+        )
     for cell in group:
         missing = [index for index in range(n) if index not in answers[cell.digest]]
         if n and not missing:

@@ -24,7 +24,7 @@ from kvbench.embedded import vocabulary as V
 from kvbench.paths import cache_dir
 
 SEED = 7
-ADAPTER = {"steps": 260, "pages": 2, "rank": 8, "alpha": 16, "lr": 1e-3, "warmup": 20}
+ADAPTER = {"steps": 340, "pages": 2, "rank": 8, "alpha": 16, "lr": 1e-3, "warmup": 20}
 TOWER = {"steps": 1200, "drills": 2, "pages": 2, "lr": 3e-3, "warmup": 50}
 CHECK_EVERY, CHECKPOINT_SECONDS = 65, 120
 

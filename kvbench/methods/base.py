@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from kvbench.methods.registry import option
+from kvbench.methods.registry import USUAL_WINDOW, option
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,7 +20,7 @@ class Score:
     name: ClassVar[str]
     line: ClassVar[str]
     source: ClassVar[str]
-    default_window: ClassVar[int] = 32
+    default_window: ClassVar[int] = USUAL_WINDOW
     uses_capacity: ClassVar[bool] = False  # True: the scores depend on how many entries a head may select
     extras: ClassVar[frozenset[str]] = frozenset()  # what prefill must capture besides keys, values, queries
 

@@ -170,20 +170,20 @@ def _write(path: Path, table: dict) -> None:
 
 
 def embedded_readings(count: int, seed: int = 0) -> Iterable[Reading]:
-    """Training pages of the embedded generator, each asked for one labelled value whose tiles are known.
+    """Training pages of the embedded generator, each to be read out in full.
 
-    The boxes are the page's labelled texts: a value's tiles for the value, a label's tiles for the label.
+    The boxes are words with the tiles they are drawn on: each word of a label, and each value.
     """
-    from kvbench.embedded import lessons, prompt
+    from kvbench.embedded import prompt
     from kvbench.embedded.draw import draw
     from kvbench.embedded.pages import KINDS, make
 
     for index in range(count):
         kind = KINDS[index % len(KINDS)]
-        page = make(kind, f"calibrate-{seed}-{index}", test=False)
-        question = page.questions[index % len(page.questions)]
-        boxes = [(f.value, f.value_tiles) for f in page.fields] + [
-            (f.label, f.label_tiles) for f in page.fields
-        ]
-        text = prompt.TASKS[lessons.task_of(kind)](question.question)
-        yield Reading(draw(page), text, boxes, max_new_tokens=16)
+        page = make(kind, f"calibrate-{seed}-{index}", test=False, dense=False)
+        boxes = [(f.value, f.value_tiles) for f in page.fields]
+        for f in page.fields:
+            words = f.label.split()
+            if len(words) == len(f.label_tiles):  # one tile a word
+                boxes += [(word, [tile]) for word, tile in zip(words, f.label_tiles, strict=True)]
+        yield Reading(draw(page), prompt.TASKS["detailcaps"](""), boxes, max_new_tokens=96)

@@ -19,6 +19,7 @@ from typing import Any
 from kvbench.errors import UserError
 
 KINDS = ("score", "capacity", "refresh")
+USUAL_WINDOW = 32  # queries observed by a score that asks for nothing else
 _REGISTRY: dict[str, dict[str, type]] = {kind: {} for kind in KINDS}
 _FOLDERS = {
     "score": "kvbench.methods.scores",

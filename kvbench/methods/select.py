@@ -44,8 +44,10 @@ def select(
 
     >>> import torch, kvbench
     >>> keys, values = torch.randn(2, 2, 2, 100, 16)
-    >>> kept = kvbench.select(keys, values, torch.randn(2, 4, 8, 16), method="snapkv+bacon", budget=24,
-    window=8) >>> [len(head) for layer in kept for head in layer] [24, 24, 24, 24]
+    >>> queries = torch.randn(2, 4, 8, 16)
+    >>> kept = kvbench.select(keys, values, queries, method="snapkv+bacon", budget=24, window=8)
+    >>> [len(head) for layer in kept for head in layer]
+    [24, 24, 24, 24]
     """
     parsed = parse(method)
     if parsed is None:

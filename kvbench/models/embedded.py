@@ -49,6 +49,10 @@ def load(cfg: dict[str, Any]) -> EmbeddedAdapter:
     chosen = cfg.get("weights") or SHIPPED
     folder = None if chosen == SHIPPED else Path(chosen).expanduser()
     model, words = embedded.load(folder)
+    scores = cfg.get("head_scores")
+    if scores == SHIPPED:
+        shipped = embedded.WEIGHTS / "head_scores.json"
+        scores = shipped if shipped.exists() else None  # without the file, sparsemm says how to make it
     return EmbeddedAdapter(
         cfg["name"],
         model.to(device, resolve_dtype(cfg, device)),
@@ -56,5 +60,5 @@ def load(cfg: dict[str, Any]) -> EmbeddedAdapter:
         stop_ids=stop_tokens(model, words),
         max_length=cfg.get("max_length"),
         system=cfg.get("system_prompt"),
-        head_scores=cfg.get("head_scores"),
+        head_scores=scores,
     )
