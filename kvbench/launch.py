@@ -64,13 +64,13 @@ def _check_store(store: Path) -> None:
 
 
 def calibrate(overrides: list[str], pictures: int, out: Path | None) -> Path:
-    """`kvbench calibrate heads`: read out generated pages, whose words have known tiles, and write the JSON."""
+    """`kvbench calibrate heads`: read out generated pages, whose words have known tiles."""
     (job,) = plan.jobs(overrides, multirun=False)
     model = job.config["model"]
     if model["adapter"] != "embedded":
         raise UserError(
-            f"kvbench calibrate heads knows where words stand only for the embedded model, not for {model['name']}: "
-            "call kvbench.methods.calibrate.calibrate_heads with readings of your own (see its docstring)."
+            f"kvbench calibrate heads knows where words stand only for the embedded model, not for "
+            f"{model['name']}: call kvbench.methods.calibrate.calibrate_heads with readings of your own."
         )
     from kvbench.methods.calibrate import calibrate_heads, embedded_readings
 

@@ -268,7 +268,7 @@ def _finish(spec: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _default_window(score: str, model: dict[str, Any]) -> int:
-    """A score's own default comes first (ecokv looks through 4 queries), then the model's, then the usual 32."""
+    """A score's own default comes first (ecokv: 4 queries), then the model's, then the usual 32."""
     base = registry.USUAL_WINDOW
     own = registry.lookup("score", score).default_window
     return own if own != base else model.get("window") or base

@@ -72,8 +72,8 @@ def _check_one_version(group: list[Cell], store: Path) -> None:
         if len(versions) > 1:
             name = getattr(group[0], part)
             raise UserError(
-                f"{store} holds answers of {len(versions)} versions of {part} {name}, which no table may mix: "
-                f"run again with another store=DIR, or move {group[0].folder} away first."
+                f"{store} holds answers of {len(versions)} versions of {part} {name}, which no table may "
+                f"mix: run again with another store=DIR, or move {group[0].folder} away first."
             )
 
 
