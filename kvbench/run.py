@@ -202,7 +202,7 @@ def _check_head_scores(method: Any, adapter: Any) -> None:
         return
     if getattr(adapter, "head_scores", None) is None:
         raise UserError(
-            f"method {method.name} needs visual-head scores, which model {adapter.name} has none of: make them "
+            f"method {method.name} needs visual-head scores, which model {adapter.name} lacks: make them "
             "with `kvbench calibrate heads`, name their file with model.head_scores=FILE, or leave sparsemm "
             "out of method=."
         )

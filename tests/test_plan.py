@@ -156,19 +156,29 @@ def test_every_built_method_equals_its_spec():
 
 def test_experiments_list_their_axes_and_the_command_line_wins():
     found = plan.jobs(command("plan", "experiment=table1", "benchmark=fake_qa", "budget=64")[1:])
-    assert [(cell.method, cell.budget) for cell in found[0].cells] == [
-        ("fullkv", None), ("snapkv", 64), ("snapkv+bacon", 64)
-    ]  # fmt: skip
-    assert {cell.config["method"]["window"] for cell in found[0].cells[1:]} == {16}
+    expected = {(capacity + score, 64) for capacity in ("snapkv", "pyramidkv", "adakv", "sparsemm")
+                for score in ("", "+mixkv", "+ecokv", "+bacon")}  # fmt: skip
+    assert {(cell.method, cell.budget) for cell in found[0].cells} == {("fullkv", None), *expected}
+    assert len(found[0].cells) == 17
+    windows = {cell.method: cell.config["method"]["window"] for cell in found[0].cells[1:]}
+    assert set(windows.values()) == {32, 4}, "a score's own window, else the usual one"
+    assert windows["adakv+ecokv"] == 4
+
+
+def test_a_model_may_name_its_window():
+    (job,) = plan.jobs(["model=embedded", "benchmark=docqa_mini", "method=snapkv+bacon", "budget=64"])
+    assert job.cells[0].config["method"]["window"] == 16
+    (job,) = plan.jobs(["model=embedded", "benchmark=docqa_mini", "method=snapkv+ecokv", "budget=64"])
+    assert job.cells[0].config["method"]["window"] == 4
 
 
 def test_shipped_experiments_compose():
-    for overrides in (
-        ["experiment=table1"],
-        ["experiment=table1", "profile=paper"],
-        ["experiment=documents"],
+    for cells, overrides in (
+        (49, ["experiment=table1"]),
+        (49, ["experiment=table1", "profile=paper"]),
+        (7, ["experiment=documents"]),
     ):
-        assert all(len(job.cells) == 7 for job in plan.jobs(overrides)), overrides
+        assert all(len(job.cells) == cells for job in plan.jobs(overrides)), overrides
 
 
 def test_a_big_grid_is_planned_fast():
