@@ -29,10 +29,11 @@ def configs(name: str) -> tuple[dict, dict]:
 def differing(adapter, benchmark, samples: int, new_tokens: int) -> list[int]:
     """Indices of samples whose tokens differ; also with a budget that holds the whole prompt."""
     wrong = []
+    full = methods.build({"name": "fullkv"}, None)
     roomy = methods.build({"name": "snapkv+bacon", "window": 16}, 100_000)
     for sample in benchmark.samples(samples):
         inputs = adapter.prepare(sample.text, sample.images())
-        ours = engine.generate(adapter, inputs, [methods.FULL, roomy], max_new_tokens=new_tokens)
+        ours = engine.generate(adapter, inputs, [full, roomy], max_new_tokens=new_tokens)
         with plain(adapter.model):
             ids = adapter.model.generate(
                 **inputs.tensors,
