@@ -1,15 +1,19 @@
 """Is a difference between two cells more than the luck of the samples?
 
 The samples are paired: both cells answered the same questions, so the differences per sample are
-resampled. The percentile interval and the resampling are scipy's. The random indices depend on the seed
-and the number of samples alone, so all methods of a benchmark are judged on the same resamples.
+resampled. Questions about one page or picture are not independent: a cluster (a page with all its
+questions) is drawn as a whole, and the statistic is the ratio of sums over the drawn clusters, so clusters
+may differ in size (the cluster bootstrap; Davison and Hinkley 1997, section 3.8). The draws depend on the
+seed and the number of clusters alone, so all methods of a benchmark are judged on the same resamples.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -18,17 +22,22 @@ from kvbench.errors import UserError
 
 RESAMPLES = 9999
 SEED = 0
+METHODS = ("percentile", "BCa")
 _BATCH_VALUES = 20_000_000  # resampled values held at once: bounds memory on large benchmarks
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean difference of two paired cells and its interval (NaN for fewer than 2 samples)."""
+    """Mean difference of two paired cells and its interval (NaN for fewer than 2 clusters).
+
+    ``n`` samples in ``clusters`` independent groups.
+    """
 
     delta: float
     low: float
     high: float
     n: int
+    clusters: int
 
     @property
     def sure(self) -> bool:
@@ -37,6 +46,7 @@ class Difference:
 
 
 Values = Mapping[int, float] | Iterable[tuple[int, float]]
+Clusters = Mapping[int, Hashable] | None  # by sample index; None or empty: every sample is its own
 
 
 def by_index(values: Values, what: str) -> dict[int, float]:
@@ -58,8 +68,8 @@ def by_index(values: Values, what: str) -> dict[int, float]:
     return result
 
 
-def paired(first: Values, second: Values, names: tuple[str, str] = ("first", "second")) -> np.ndarray:
-    """Differences first - second, [n], in index order.
+def paired(first: Values, second: Values, names: tuple[str, str] = ("first", "second")) -> dict[int, float]:
+    """Differences first - second by sample index, in index order.
 
     Raises UserError, naming the samples, unless both hold exactly the same samples with finite values.
     """
@@ -70,39 +80,173 @@ def paired(first: Values, second: Values, names: tuple[str, str] = ("first", "se
             f"{names[0]} and {names[1]} do not hold the same samples (only one has {listed(unmatched)}):"
             " run both on the same limit."
         )
-    order = sorted(ours)
-    return np.array([ours[i] for i in order], dtype=float) - np.array([theirs[i] for i in order], dtype=float)
+    return {index: float(ours[index]) - float(theirs[index]) for index in sorted(ours)}
+
+
+def labels(indices: Sequence[int], clusters: Clusters) -> list[Hashable] | None:
+    """Each sample's cluster. Raises UserError, naming the samples, when some have none."""
+    if not clusters:
+        return None
+    missing = [index for index in indices if index not in clusters]
+    if missing:
+        raise UserError(
+            f"samples {listed(missing)} have no page or picture to group them by: score the store again."
+        )
+    return [clusters[index] for index in indices]
+
+
+def codes(n: int, clusters: Sequence[Hashable] | None) -> np.ndarray:
+    """Cluster numbers [n] from 0 in order of first appearance, so that clusters of one are the samples."""
+    if clusters is None:
+        return np.arange(n)
+    number: dict[Hashable, int] = {}
+    return np.array([number.setdefault(label, len(number)) for label in clusters], dtype=np.int64)
+
+
+@lru_cache(maxsize=2)
+def draws(clusters: int, resamples: int = RESAMPLES, seed: int = SEED) -> np.ndarray:
+    """How often each resample holds each cluster: counts [resamples, clusters], rows summing to clusters."""
+    rng = np.random.default_rng(seed)
+    counts = np.empty((resamples, clusters), np.uint8 if clusters < 256 else np.uint16)
+    for start in range(0, resamples, _rows(clusters)):
+        rows = min(_rows(clusters), resamples - start)
+        picks = rng.integers(0, clusters, (rows, clusters))
+        picks += np.arange(rows)[:, None] * clusters
+        counts[start : start + rows] = np.bincount(picks.ravel(), minlength=rows * clusters).reshape(rows, -1)
+    counts.flags.writeable = False
+    return counts
+
+
+def _rows(clusters: int) -> int:
+    return max(1, _BATCH_VALUES // clusters)
+
+
+def resampled(
+    values: np.ndarray,
+    *,
+    clusters: Sequence[Hashable] | None = None,
+    weights: np.ndarray | None = None,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> np.ndarray:
+    """Weighted means of resampled clusters, [resamples, k], for k series ``values`` [n, k] at once.
+
+    ``weights`` [n] or [n, k] count a sample's units (layer-steps, say); None: one each. A resample that
+    holds no unit gives NaN.
+    """
+    sums, sizes = _sums(values, clusters, weights)
+    counts = draws(len(sums), resamples, seed)
+    result = np.empty((resamples, sums.shape[1]))
+    for start in range(0, resamples, _rows(len(sums))):
+        chosen = counts[start : start + _rows(len(sums))].astype(np.float64)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            result[start : start + len(chosen)] = (chosen @ sums) / (chosen @ sizes)
+    return result
+
+
+def _sums(
+    values: np.ndarray, clusters: Sequence[Hashable] | None, weights: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Weighted sums [m, k] and sizes [m, k or 1] of the m clusters."""
+    values = np.asarray(values, dtype=np.float64)
+    weights = np.ones((len(values), 1)) if weights is None else np.asarray(weights, dtype=np.float64)
+    weights = weights.reshape(len(values), -1)
+    number = codes(len(values), clusters)
+    sums = np.zeros((int(number.max()) + 1, values.shape[1]))
+    sizes = np.zeros((len(sums), weights.shape[1]))
+    np.add.at(sums, number, values * weights)
+    np.add.at(sizes, number, weights)
+    return sums, sizes
+
+
+def intervals(
+    values: np.ndarray,
+    *,
+    clusters: Sequence[Hashable] | None = None,
+    weights: np.ndarray | None = None,
+    confidence: float = 0.95,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> np.ndarray:
+    """Percentile intervals [2, k] of the means of k series ``values`` [n, k]; NaN below 2 clusters."""
+    if len(np.unique(codes(len(values), clusters))) < 2:
+        return np.full((2, values.shape[1]), math.nan)
+    means = resampled(values, clusters=clusters, weights=weights, resamples=resamples, seed=seed)
+    tail = 50 * (1 - confidence)
+    return np.percentile(means, [tail, 100 - tail], axis=0)
 
 
 def interval(
-    values: np.ndarray, *, confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = SEED
+    values: np.ndarray,
+    *,
+    clusters: Sequence[Hashable] | None = None,
+    weights: np.ndarray | None = None,
+    confidence: float = 0.95,
+    resamples: int = RESAMPLES,
+    seed: int = SEED,
+    method: str = "percentile",
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean of ``values`` [n]; (NaN, NaN) for fewer than two."""
+    """Bootstrap interval of the (weighted) mean of ``values`` [n]; (NaN, NaN) below 2 clusters.
+
+    ``method`` is percentile or BCa (Efron 1987; scipy's, over clusters). A constant has no skewness to
+    correct: its interval is the constant. Raises UserError for another method.
+    """
+    if method not in METHODS:
+        raise UserError(f"there is no bootstrap method {method!r}: choose from {', '.join(METHODS)}.")
+    values = np.asarray(values, dtype=np.float64)[:, None]
+    if method == "percentile":
+        options: dict[str, Any] = {"confidence": confidence, "resamples": resamples, "seed": seed}
+        low, high = intervals(values, clusters=clusters, weights=weights, **options)[:, 0]
+        return float(low), float(high)
+    if len(np.unique(codes(len(values), clusters))) < 2:
+        return math.nan, math.nan
+    sums, sizes = _sums(values, clusters, weights)
+    return _bca(sums[:, 0], sizes[:, 0], confidence, resamples, seed)
+
+
+def _bca(
+    sums: np.ndarray, sizes: np.ndarray, confidence: float, resamples: int, seed: int
+) -> tuple[float, float]:
     from scipy.stats import bootstrap
 
-    n = len(values)
-    if n < 2:
-        return math.nan, math.nan
-    options = {
+    mean = sums.sum() / sizes.sum()
+    if np.allclose(sums, mean * sizes, rtol=1e-12, atol=1e-15):
+        return float(mean), float(mean)
+    options: dict[str, Any] = {
         "n_resamples": resamples,
         "confidence_level": confidence,
-        "method": "percentile",
-        "batch": max(1, _BATCH_VALUES // n),
+        "method": "BCa",
+        "paired": True,
+        "batch": _rows(len(sums)),
         "vectorized": True,
     }
+
+    def ratio(sums: np.ndarray, sizes: np.ndarray, axis: int = -1) -> np.ndarray:
+        return sums.sum(axis) / sizes.sum(axis)
+
     try:
-        result = bootstrap((values,), np.mean, rng=np.random.default_rng(seed), **options)
+        result = bootstrap((sums, sizes), ratio, rng=np.random.default_rng(seed), **options)
     except TypeError:  # scipy before 1.15 calls it random_state
-        result = bootstrap((values,), np.mean, random_state=np.random.default_rng(seed), **options)
+        result = bootstrap((sums, sizes), ratio, random_state=np.random.default_rng(seed), **options)
     return float(result.confidence_interval.low), float(result.confidence_interval.high)
 
 
 def difference(
-    first: Values, second: Values, names: tuple[str, str] = ("first", "second"), **options: float
+    first: Values,
+    second: Values,
+    names: tuple[str, str] = ("first", "second"),
+    *,
+    clusters: Clusters = None,
+    **options: Any,
 ) -> Difference:
-    """Paired mean difference with its 95 % interval; NaN throughout when there is no sample."""
+    """Paired mean difference with its 95 % interval; NaN throughout when there is no sample.
+
+    ``clusters`` by sample index; ``options`` are those of ``interval``.
+    """
     values = paired(first, second, names)
-    if not len(values):
-        return Difference(math.nan, math.nan, math.nan, 0)
-    low, high = interval(values, **options)
-    return Difference(float(values.mean()), low, high, len(values))
+    if not values:
+        return Difference(math.nan, math.nan, math.nan, 0, 0)
+    series = np.array(list(values.values()))
+    groups = labels(list(values), clusters)
+    low, high = interval(series, clusters=groups, **options)
+    return Difference(float(series.mean()), low, high, len(series), len(set(groups or values)))
