@@ -1,0 +1,107 @@
+"""Which value stands where: methods down, benchmarks x budgets across, fullkv on top."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kvbench.analysis.bootstrap import Difference
+from kvbench.analysis.results import Entry, base_of, compare
+from kvbench.analysis.scoring import benchmark_config
+from kvbench.analysis.tables.footer import footer
+from kvbench.analysis.tables.shape import Column, Table, Value, family, is_full
+from kvbench.errors import UserError
+
+# The papers' order; other benchmarks follow by name.
+_ORDER = (
+    "docqa",
+    "docvqa",
+    "textqa",
+    "textvqa",
+    "chartqa",
+    "caption",
+    "textcaps",
+    "describe",
+    "detailcaps",
+    "documents",
+)
+
+
+def build(found: Sequence[Entry], model: str, store: Path) -> Table:
+    """The table of one model."""
+    mine = [entry for entry in found if entry.cell.model == model]
+    columns, configs = [], {}
+    for benchmark in sorted({entry.cell.benchmark for entry in mine}, key=_rank):
+        here = [entry for entry in mine if entry.cell.benchmark == benchmark]
+        cfg = configs[benchmark] = benchmark_config(here[0].cell)
+        budgets = sorted({e.cell.budget for e in here if e.cell.budget is not None}, reverse=True)
+        title = cfg.get("title") or benchmark
+        for metric in _shown_metrics(cfg):
+            scale = float(cfg.get("scale", 1)) if metric == cfg.get("metric") else 1.0
+            columns += [Column(benchmark, title, metric, scale, budget) for budget in budgets or [0]]
+    labels = list(dict.fromkeys(e.label for e in mine if e.cell.budget is None))
+    labels = labels or ["fullkv"]
+    labels += sorted(dict.fromkeys(e.label for e in mine if e.cell.budget is not None), key=family)
+    result = Table(model, columns, {label: {} for label in labels})
+    for label in labels:
+        for column in columns:
+            result.grid[label][column] = _value(mine, label, column)
+    for column in columns:
+        _mark_best(column, result)
+    result.footer = footer(result, mine, configs, store)
+    return result
+
+
+def _rank(benchmark: str) -> tuple[int, str]:
+    stem = benchmark.removesuffix("_mini")
+    return (_ORDER.index(stem) if stem in _ORDER else len(_ORDER)), benchmark
+
+
+def _shown_metrics(cfg: dict[str, Any]) -> list[str]:
+    """The headline; where it is fidelity, the other metrics too, as they say what fidelity does not."""
+    headline = cfg.get("metric", "score")
+    if cfg.get("reference") != "answers":
+        return [headline]
+    return list(dict.fromkeys([headline, *(cfg.get("metrics") or [])]))
+
+
+def _value(mine: Sequence[Entry], label: str, column: Column) -> Value:
+    budget = None if is_full(label) else column.budget
+    found = [
+        e
+        for e in mine
+        if e.label == label and e.cell.benchmark == column.benchmark and e.cell.budget == budget
+    ]
+    if not found:
+        return Value(None)
+    entry = found[0]
+    if entry.scores is None or column.metric not in entry.scores.metrics:
+        return Value(entry)
+    value = Value(entry, entry.scores.metrics[column.metric])
+    if "+" in entry.cell.method:
+        value.gap = _difference(entry, base_of(entry, mine, entry.cell.method.split("+")[0]), column.metric)
+    return value
+
+
+def _difference(entry: Entry, other: Entry | None, metric: str) -> Difference | None:
+    try:
+        return compare(entry, other, metric)
+    except UserError:
+        return None  # the footer names what is wrong with the scores
+
+
+def _mark_best(column: Column, result: Table) -> None:
+    """Mark the highest compressed value when it leads every other one by more than noise."""
+    values = [
+        row[column]
+        for label, row in result.grid.items()
+        if not is_full(label) and row[column].value is not None
+    ]
+    values = [value for value in values if math.isfinite(value.value)]
+    if len(values) < 2:
+        return
+    best = max(values, key=lambda value: value.value)
+    gaps = [_difference(best.entry, other.entry, column.metric) for other in values if other is not best]
+    best.best = all(gap is not None and gap.low > 0 for gap in gaps)

@@ -1,0 +1,110 @@
+"""What stands under a table: samples, realised entries, warnings, and the commands that fill holes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from kvbench.analysis.results import Entry, method_options
+from kvbench.analysis.tables.shape import HOLE, Table, is_full
+
+
+def footer(result: Table, mine: Sequence[Entry], configs: dict[str, dict], store: Path) -> list[str]:
+    lines = []
+    for benchmark in configs:
+        here = [e for e in mine if e.cell.benchmark == benchmark and e.scores is not None]
+        counts = sorted({e.scores.n for e in here})
+        samples = " or ".join(str(n) for n in counts) if counts else "no"
+        budgets = sorted({e.cell.budget for e in here if e.cell.budget is not None}, reverse=True)
+        kept = [f"{budget}: {_kept(here, budget)}" for budget in budgets]
+        full = _kept(here, None)
+        parts = [f"full: {full}"] * bool(full) + kept
+        line = f"{benchmark}: {samples} sample{'' if counts == [1] else 's'}"
+        lines.append(line + (f"; realised entries per head {', '.join(parts)}" if parts else ""))
+        if 1 in counts:
+            lines.append(f"{benchmark}: one sample alone has no interval.")
+        elif any(1 < n < 10 for n in counts):
+            lines.append(f"{benchmark}: intervals from fewer than 10 samples are rough; raise limit=.")
+    lines += _warnings(mine)
+    holes = commands(result, mine, store)
+    if holes:
+        lines.append(f"{HOLE} is missing; to fill:")
+        lines += [f"  {command}" for command in holes]
+    return lines
+
+
+def _kept(here: Sequence[Entry], budget: int | None) -> str:
+    """``128.0`` or ``126.3 (32 to 412)``: mean over samples, layers and heads of all methods at a budget."""
+    kept = [e.kept for e in here if e.cell.budget == budget and e.kept]
+    if not kept:
+        return ""
+    low, high = min(k["min"] for k in kept), max(k["max"] for k in kept)
+    mean = sum(k["mean"] for k in kept) / len(kept)
+    return f"{mean:.1f}" if low == high else f"{mean:.1f} ({low} to {high})"
+
+
+def _warnings(mine: Sequence[Entry]) -> list[str]:
+    found = [warning for e in mine if e.scores is not None for warning in e.scores.warnings]
+    for entry in mine:
+        for metric, values in (entry.scores.per_sample if entry.scores else {}).items():
+            bad = sum(not math.isfinite(value) for value in values.values())
+            if bad:
+                found.append(
+                    f"{entry.label} on {entry.cell.benchmark}: {metric} is not a number for {bad} samples."
+                )
+    return list(dict.fromkeys(found))
+
+
+def commands(result: Table, mine: Sequence[Entry], store: Path) -> list[str]:
+    """Commands that fill the holes, benchmarks and methods with the same holes in one."""
+    holes: dict[tuple[str, str, str], list[int]] = {}  # (benchmark, method, overrides) -> budgets
+    for label, row in result.grid.items():
+        for column, value in row.items():
+            if value.entry is not None and value.entry.scores is not None:
+                continue
+            key = (column.benchmark, label.split(" ")[0], _overrides(label, column.benchmark, mine))
+            budgets = holes.setdefault(key, [])
+            if not is_full(label) and column.budget not in budgets:
+                budgets.append(column.budget)
+    methods: dict[tuple[str, str, tuple[int, ...]], list[str]] = {}
+    for (benchmark, method, overrides), budgets in holes.items():
+        methods.setdefault((benchmark, overrides, tuple(budgets)), []).append(method)
+    benchmarks: dict[tuple[str, ...], list[str]] = {}
+    for (benchmark, overrides, budgets), names in methods.items():
+        samples = max((e.scores.n for e in mine if e.cell.benchmark == benchmark and e.scores), default=0)
+        tail = (
+            (f" budget={_list(budgets)}" if budgets else "")
+            + overrides
+            + (f" limit={samples}" if samples else "")
+        )
+        benchmarks.setdefault((",".join(names), tail), []).append(benchmark)
+    lines = []
+    for (names, tail), where in benchmarks.items():
+        sweep = " -m" if "," in names + tail or len(where) > 1 else ""
+        lines.append(
+            f"kvbench run{sweep} model={result.model} benchmark={_list(where)}"
+            f" method={names}{tail} store={store}"
+        )
+    return lines
+
+
+def _list(values: Sequence[object]) -> str:
+    return ",".join(str(value) for value in values)
+
+
+def _overrides(label: str, benchmark: str, mine: Sequence[Entry]) -> str:
+    """Hydra overrides that give the label's settings; the window is that of the benchmark's other cells."""
+    if is_full(label):
+        return ""
+    alike = sorted((e for e in mine if e.label == label), key=lambda e: e.cell.benchmark != benchmark)
+    if not alike:
+        return ""
+    options = method_options(alike[0].cell)
+    varied = {part.split("=")[0] for part in alike[0].setting.split()}
+    windows = {e.cell.config["method"].get("window") for e in mine if e.cell.benchmark == benchmark}
+    windows -= {None}
+    if "window" not in varied and len(windows) == 1:
+        options["window"] = windows.pop()
+    wanted = {key: value for key, value in options.items() if key.rsplit(".", 1)[-1] in varied | {"window"}}
+    return "".join(f" method.{key}={value}" for key, value in wanted.items() if value is not None)
