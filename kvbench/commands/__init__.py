@@ -1,0 +1,3 @@
+"""One module a command, each with ``main(arguments) -> exit code``; kvbench/cli.py names them."""
+
+DONE, INCOMPLETE, USER_ERROR, INTERRUPTED = 0, 1, 2, 130

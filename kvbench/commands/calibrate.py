@@ -1,0 +1,31 @@
+"""``kvbench calibrate``: what a method needs to know about a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kvbench.commands import DONE
+from kvbench.commands.parsing import sweep_parser
+from kvbench.errors import UserError
+
+
+def main(arguments: list[str]) -> int:
+    from kvbench.config import suggest
+
+    parser = sweep_parser(
+        "calibrate", "Compute what a method needs to know about a model: `calibrate heads`."
+    )
+    parser.add_argument("--pictures", type=int, default=12, help="pictures to read out (default: 12)")
+    parser.add_argument(
+        "--out", type=Path, default=None, help="JSON file to write (default: MODEL-heads.json)"
+    )
+    options = parser.known(arguments)
+    if not options.overrides or options.overrides[0] != "heads":
+        given = options.overrides[0] if options.overrides else ""
+        raise UserError(f"kvbench calibrate cannot make {given!r}: {suggest(given, ['heads'])}")
+    if options.pictures < 1:
+        raise UserError(f"--pictures must be at least 1, not {options.pictures}.")
+    from kvbench import launch
+
+    launch.calibrate(options.overrides[1:], options.pictures, options.out)
+    return DONE

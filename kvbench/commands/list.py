@@ -1,0 +1,26 @@
+"""``kvbench list``: what can be named in a command."""
+
+from __future__ import annotations
+
+from kvbench.commands import DONE
+from kvbench.commands.parsing import Parser
+from kvbench.errors import UserError
+
+
+def main(arguments: list[str]) -> int:
+    from kvbench.config import suggest
+
+    kinds = ("methods", "models", "benchmarks", "experiments")
+    parser = Parser(prog="kvbench list", description="What can be named in a command.")
+    parser.add_argument(
+        "kind", nargs="*", metavar="KIND", help=f"{', '.join(kinds)}; all of them when left out"
+    )
+    chosen = parser.known(arguments).kind or kinds
+    from kvbench import overview
+
+    for kind in chosen:
+        if kind not in kinds:
+            raise UserError(f"cannot list {kind!r}: {suggest(kind, kinds)}")
+    for kind in chosen:
+        overview.print_names(kind, heading=len(chosen) > 1)
+    return DONE

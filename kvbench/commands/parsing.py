@@ -1,0 +1,91 @@
+"""Command lines: what the commands share, and mistakes answered in one sentence."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from kvbench.errors import UserError
+
+EXAMPLES = """examples:
+  kvbench run model=embedded benchmark=docqa_mini method=snapkv budget=64 limit=20
+  kvbench run -m benchmark=docqa_mini,textqa_mini method=fullkv,snapkv,snapkv+bacon budget=128,64 limit=9
+  kvbench run experiment=table1
+  kvbench table store=runs/table1
+
+exit codes: 0 all done, 1 samples failed or are missing, 2 a mistake in the command or its surroundings"""
+
+OVERRIDES = """overrides are Hydra's KEY=VALUE; with -m a value may be a list A,B,C:
+  one job each: model, benchmark, prompt, seed, shard
+  cells that share a job's prefill: method, budget, method.window, method.score.OPTION, method.capacity.OPTION
+  for all: limit, store, shards, retries, fail_fast
+A method is fullkv, CAPACITY or CAPACITY+SCORE; `kvbench list methods` names them and their options."""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that answers mistakes with one sentence and the nearest names."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; see `{self.prog} --help`.")
+
+    def known(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Parse; an option that does not exist is a UserError with the nearest one."""
+        namespace, unknown = self.parse_known_args(list(arguments))
+        if unknown:
+            from kvbench.config import suggest
+
+            options = [option for action in self._actions for option in action.option_strings]
+            raise UserError(f"`{self.prog}` has no option {unknown[0]!r}: {suggest(unknown[0], options)}")
+        return namespace
+
+
+def sweep_parser(name: str, description: str) -> Parser:
+    parser = Parser(
+        prog=f"kvbench {name}",
+        description=description,
+        epilog=f"{OVERRIDES}\n\n{EXAMPLES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "-m", "--multirun", action="store_true", help="let values be lists and run all combinations"
+    )
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="what to run")
+    return parser
+
+
+def interleaved(parser: Parser, arguments: list[str]) -> argparse.Namespace:
+    """Options may stand anywhere between overrides; ``~key`` and ``+key=`` are overrides, not options."""
+    flags = [argument for argument in arguments if argument.startswith("-")]
+    namespace = parser.known(flags)
+    namespace.overrides = [argument for argument in arguments if not argument.startswith("-")]
+    return namespace
+
+
+def store_parser(name: str, description: str) -> Parser:
+    parser = Parser(prog=f"kvbench {name}", description=description)
+    parser.add_argument("settings", nargs="*", metavar="store=DIR", help="the store (default runs/default)")
+    return parser
+
+
+def store_settings(words: list[str], usual: dict[str, str]) -> dict[str, str]:
+    """KEY=VALUE words over defaults; a bare word is the store."""
+    from kvbench.config import suggest
+
+    settings = dict(usual)
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals:
+            key, value = "store", word
+        if key not in settings:
+            raise UserError(f"unknown key {key!r}: {suggest(key, settings)}")
+        settings[key] = value
+    if not Path(settings["store"]).is_dir():
+        raise UserError(
+            f"there is no store at {settings['store']}: name one with store=DIR, or `kvbench run` first."
+        )
+    return settings
