@@ -59,7 +59,9 @@ def test_values_differences_and_marks(tmp_path):
     assert lines(text, "snapkv ")[0].split() == ["snapkv", "95.0", "50.0"]
     assert lines(text, "snapkv+bacon")[0].split() == ["snapkv+bacon", "95.0", "→0.0", "95.0", "↑45.0*●"]
     assert "[+0.0,+0.0]" in text and re.search(r"\[\+\d\d\.\d,\+\d\d\.\d\]", text)
-    assert "docqa_mini: 20 samples; realised entries per head full: 400.0, 128: 128.0, 64: 64.0" in text
+    assert "docqa_mini: 20 samples\n" in text
+    assert "realised entries per head, fullkv: full: 400.0\n" in text
+    assert "realised entries per head, snapkv, snapkv+bacon: 128: 128.0, 64: 64.0\n" in text
     assert "—" not in text
 
 
@@ -78,15 +80,26 @@ def test_a_loss_points_down(tmp_path):
     assert lines(analysis.table(tmp_path), "snapkv ")[0].split() == ["snapkv", "100.0", "●"]
 
 
-def test_differences_are_from_the_same_capacity_in_the_table_and_from_snapkv_in_the_results(tmp_path):
+def test_a_difference_is_from_the_same_capacity_everywhere(tmp_path):
     put(tmp_path, "docqa_mini", "snapkv", 64, [0.5] * 12)
     put(tmp_path, "docqa_mini", "pyramidkv", 64, [0.25] * 12)
     put(tmp_path, "docqa_mini", "pyramidkv+bacon", 64, [0.75] * 12)
     assert "75.0 ↑50.0" in analysis.table(tmp_path)
     tidy = {row["method"]: row for row in rows(entries(tmp_path))}
-    assert tidy["pyramidkv+bacon"]["delta"] == 0.25 and tidy["pyramidkv+bacon"]["base"] == "snapkv"
-    assert (tidy["pyramidkv"]["delta"], tidy["pyramidkv"]["ci_low"]) == (-0.25, -0.25)
-    assert tidy["snapkv"]["delta"] is None
+    assert tidy["pyramidkv+bacon"]["delta"] == 0.5
+    assert (tidy["pyramidkv+bacon"]["base"], tidy["pyramidkv+bacon"]["base_window"]) == ("pyramidkv", 16)
+    assert [tidy[plain][key] for plain in ("snapkv", "pyramidkv") for key in ("delta", "base")] == [None] * 4
+    assert "is compared with" not in analysis.table(tmp_path)
+
+
+def test_a_base_with_another_window_is_said(tmp_path):
+    put(tmp_path, "docqa_mini", "snapkv", 64, [0.5] * 12)
+    put(tmp_path, "docqa_mini", "snapkv+ecokv", 64, [0.75] * 12, window=4)
+    put(tmp_path, "docqa_mini", "snapkv+bacon", 64, [0.75] * 12)
+    said = [line for line in analysis.table(tmp_path).splitlines() if "is compared with" in line]
+    assert said == ["snapkv+ecokv (window 4) is compared with snapkv (window 16): the nearest there is."]
+    (row,) = [row for row in rows(entries(tmp_path)) if row["method"] == "snapkv+ecokv"]
+    assert (row["window"], row["base"], row["base_window"], row["delta"]) == (4, "snapkv", 16, 0.25)
 
 
 def test_holes_show_the_command_that_fills_them(tmp_path):
@@ -122,7 +135,10 @@ def test_variants_of_a_method_are_told_apart(tmp_path):
 def test_realised_entries_are_shown_when_they_vary(tmp_path):
     put(tmp_path, "docqa_mini", "snapkv", 64, [1.0] * 12)
     put(tmp_path, "docqa_mini", "adakv", 64, [1.0] * 12, kept=90)
-    assert "64: 77.0 (64 to 90)" in analysis.table(tmp_path)
+    put(tmp_path, "chartqa_mini", "adakv", 64, [1.0] * 12, metric="relaxed_overall", kept=70)
+    text = analysis.table(tmp_path)
+    assert "realised entries per head, snapkv: 64: 64.0\n" in text
+    assert "realised entries per head, adakv: 64: 70.0 to 90.0 (heads 70 to 90)\n" in text
 
 
 @pytest.mark.parametrize("n", [0, 1])
@@ -214,7 +230,7 @@ def test_markdown_and_csv(tmp_path):
     assert [(row["value"], row["best"], row["n"]) for row in bacon] == [("0.95", "1", "20")]
     assert float(bacon[0]["delta"]) == pytest.approx(0.45)
     assert sum(row["method"] == "fullkv" for row in table) == 1
-    with pytest.raises(UserError, match="text, markdown, csv"):
+    with pytest.raises(UserError, match="text, markdown, csv, latex, html"):
         analysis.table(tmp_path, "pdf")
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["score_store", "table"]
+__all__ = ["FORMATS", "score_store", "table"]
+
+FORMATS = ("text", "markdown", "csv", "latex", "html")  # of a table
 
 
 def score_store(store: Path | str) -> list[str]:
@@ -19,7 +21,7 @@ def score_store(store: Path | str) -> list[str]:
 
 
 def table(store: Path | str, format: str = "text", width: int | None = None) -> str:
-    """The results of a store in the shape of the papers' Table 1: "text", "markdown" or "csv"."""
+    """The results of a store in the shape of the papers' Table 1, in one of FORMATS."""
     from kvbench.analysis.tables import table as render
 
     return render(Path(store), format, width)

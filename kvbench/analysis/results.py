@@ -15,11 +15,10 @@ from kvbench.benchmarks.base import Scores
 from kvbench.errors import UserError
 from kvbench.store import Cell, cells
 
-BASE = "snapkv"
 COLUMNS = [
     *("model", "benchmark", "method", "setting", "budget", "window", "seed", "prompt"),
     *("metric", "value", "n"),
-    *("base", "delta", "ci_low", "ci_high", "kept_mean", "kept_min", "kept_max", "digest"),
+    *("base", "base_window", "delta", "ci_low", "ci_high", "kept_mean", "kept_min", "kept_max", "digest"),
 ]
 
 
@@ -36,6 +35,11 @@ class Entry:
     def label(self) -> str:
         """Method and, where a store holds several variants of it, what tells them apart."""
         return f"{self.cell.method} {self.setting}".strip()
+
+    @property
+    def window(self) -> int | None:
+        """Queries of the observation window; None for fullkv."""
+        return self.cell.config["method"].get("window")
 
 
 def entries(store: Path) -> list[Entry]:
@@ -86,9 +90,17 @@ def method_options(cell: Cell) -> dict[str, Any]:
     return flat
 
 
-def base_of(entry: Entry, all_entries: Sequence[Entry], method: str = BASE) -> Entry | None:
-    """The scored cell of ``method`` to compare with: same questions and budget, the nearest settings."""
+def base_of(entry: Entry, all_entries: Sequence[Entry], method: str | None = None) -> Entry | None:
+    """The scored cell that a difference is from: same questions and budget, the nearest settings.
+
+    ``method`` defaults to the entry's capacity without its score (``snapkv`` for ``snapkv+bacon``); methods
+    without a score have no base. This is what a difference means in every table, figure and CSV.
+    """
     cell = entry.cell
+    capacity, plus, _ = cell.method.partition("+")
+    method = method or (capacity if plus else None)
+    if method is None:
+        return None
     alike = [
         other
         for other in all_entries
@@ -123,13 +135,13 @@ def compare(entry: Entry, other: Entry | None, metric: str) -> Difference | None
 
 
 def rows(all_entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """One row per scored cell and metric; differences are from SnapKV at the same budget."""
+    """One row per scored cell and metric; ``base`` names what the difference is from, see ``base_of``."""
     result = []
     for entry in all_entries:
         if entry.scores is None or entry.kept is None:
             continue
         cell = entry.cell
-        base = base_of(entry, all_entries) if cell.budget is not None else None
+        base = base_of(entry, all_entries)
         for metric, value in sorted(entry.scores.metrics.items()):
             try:
                 gap = compare(entry, base, metric)
@@ -142,13 +154,14 @@ def rows(all_entries: Sequence[Entry]) -> list[dict[str, Any]]:
                     "method": cell.method,
                     "setting": entry.setting,
                     "budget": cell.budget,
-                    "window": cell.config["method"].get("window"),
+                    "window": entry.window,
                     "seed": cell.seed,
                     "prompt": cell.prompt,
                     "metric": metric,
                     "value": value,
                     "n": len(entry.scores.per_sample.get(metric, ())) or entry.scores.n,
                     "base": base.label if base is not None and gap is not None else None,
+                    "base_window": base.window if base is not None and gap is not None else None,
                     "delta": gap.delta if gap else None,
                     "ci_low": gap.low if gap else None,
                     "ci_high": gap.high if gap else None,

@@ -12,15 +12,14 @@ from kvbench.errors import UserError
 
 def main(arguments: list[str]) -> int:
     parser = store_parser("table", "Print a store's table: methods down, benchmarks and budgets across.")
-    parser.add_argument(
-        "--format", choices=("text", "markdown", "csv"), default=None, help="text (default), markdown or csv"
-    )
-    options = parser.known(arguments)
-    settings = store_settings(options.settings, {"store": "runs/default", "format": options.format or "text"})
-    if settings["format"] not in ("text", "markdown", "csv"):
-        raise UserError(f"format must be text, markdown or csv, not {settings['format']!r}.")
     from kvbench import analysis
 
+    known = ", ".join(analysis.FORMATS)
+    parser.add_argument("--format", choices=analysis.FORMATS, help=f"{known} (default: text)")
+    options = parser.known(arguments)
+    settings = store_settings(options.settings, {"store": "runs/default", "format": options.format or "text"})
+    if settings["format"] not in analysis.FORMATS:
+        raise UserError(f"format must be one of {known}, not {settings['format']!r}.")
     scored(Path(settings["store"]))
     print(analysis.table(Path(settings["store"]), format=settings["format"]))
     return DONE

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kvbench.analysis import FORMATS
 from kvbench.analysis.results import entries
 from kvbench.analysis.tables.build import build
 from kvbench.analysis.tables.csv import to_csv
+from kvbench.analysis.tables.html import to_html
+from kvbench.analysis.tables.latex import to_latex
 from kvbench.analysis.tables.markdown import to_markdown
 from kvbench.analysis.tables.shape import Table
 from kvbench.analysis.tables.text import to_text
 from kvbench.errors import UserError
 
-__all__ = ["FORMATS", "Table", "build", "table"]
-
-FORMATS = ("text", "markdown", "csv")
+__all__ = ["Table", "build", "table"]
 
 
 def table(store: Path, format: str = "text", width: int | None = None) -> str:
@@ -34,6 +35,7 @@ def table(store: Path, format: str = "text", width: int | None = None) -> str:
     tables = [build(found, model, store) for model in dict.fromkeys(entry.cell.model for entry in found)]
     if format == "csv":
         return to_csv(tables)
-    if format == "markdown":
-        return "\n".join(to_markdown(item) for item in tables)
-    return "\n".join(to_text(item, width) for item in tables)
+    if format == "text":
+        return "\n".join(to_text(item, width) for item in tables)
+    render = {"markdown": to_markdown, "latex": to_latex, "html": to_html}[format]
+    return "\n".join(map(render, tables))

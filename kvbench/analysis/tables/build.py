@@ -80,8 +80,8 @@ def _value(mine: Sequence[Entry], label: str, column: Column) -> Value:
     if entry.scores is None or column.metric not in entry.scores.metrics:
         return Value(entry)
     value = Value(entry, entry.scores.metrics[column.metric])
-    if "+" in entry.cell.method:
-        value.gap = _difference(entry, base_of(entry, mine, entry.cell.method.split("+")[0]), column.metric)
+    value.base = base_of(entry, mine)
+    value.gap = _difference(entry, value.base, column.metric)
     return value
 
 

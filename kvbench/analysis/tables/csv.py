@@ -5,53 +5,53 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from kvbench.analysis.tables.shape import Table, is_full
+from kvbench.analysis.tables.shape import Column, Table, Value, is_full
+
+COLUMNS = ["model", "method", "benchmark", "metric", "budget", "value", "delta", "ci_low", "ci_high", "best"]
+COLUMNS += ["n", "kept_mean", "kept_min", "kept_max", "base", "base_window"]
 
 
 def to_csv(tables: Sequence[Table]) -> str:
     """Long form of what the table shows: one row per cell of the table, holes included, values unscaled."""
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        [
-            "model",
-            "method",
-            "benchmark",
-            "metric",
-            "budget",
-            "value",
-            "delta",
-            "ci_low",
-            "ci_high",
-            "best",
-            "n",
-        ]
-        + ["kept_mean", "kept_min", "kept_max"]
-    )
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer.writeheader()
     for item in tables:
-        for label, row in item.grid.items():
-            seen = set()
-            for column, value in row.items():
-                if is_full(label) and (column.benchmark, column.metric) in seen:
-                    continue  # one value for all budgets
-                seen.add((column.benchmark, column.metric))
-                gap, entry = value.gap, value.entry
-                known = value.value is not None and math.isfinite(value.value)
-                numbers = [gap.delta, gap.low, gap.high] if gap is not None else [None] * 3
-                kept = entry.kept if entry is not None and entry.kept else {}
-                writer.writerow(
-                    [
-                        item.model,
-                        label,
-                        column.benchmark,
-                        column.metric,
-                        "" if is_full(label) else column.budget,
-                    ]
-                    + [value.value if known else ""]
-                    + ["" if number is None or not math.isfinite(number) else number for number in numbers]
-                    + [int(value.best), entry.scores.n if entry and entry.scores else 0]
-                    + [kept.get("mean", ""), kept.get("min", ""), kept.get("max", "")]
-                )
+        for label, column, value in _cells(item):
+            writer.writerow({key: _plain(field) for key, field in _row(item.model, label, column, value)})
     return out.getvalue()
+
+
+def _cells(item: Table) -> Iterator[tuple[str, Column, Value]]:
+    for label, row in item.grid.items():
+        seen = set()
+        for column, value in row.items():
+            if is_full(label) and (column.benchmark, column.metric) in seen:
+                continue  # one value for all budgets
+            seen.add((column.benchmark, column.metric))
+            yield label, column, value
+
+
+def _row(model: str, label: str, column: Column, value: Value) -> Iterator[tuple[str, Any]]:
+    gap, entry = value.gap, value.entry
+    kept = entry.kept if entry is not None and entry.kept else {}
+    base = value.base if gap is not None else None
+    budget = None if is_full(label) else column.budget
+    yield from zip(COLUMNS, (model, label, column.benchmark, column.metric, budget), strict=False)
+    yield "value", value.value
+    yield from zip(
+        ("delta", "ci_low", "ci_high"), (gap.delta, gap.low, gap.high) if gap else (), strict=False
+    )
+    yield "best", int(value.best)
+    yield "n", entry.scores.n if entry is not None and entry.scores is not None else 0
+    yield from ((f"kept_{key}", kept.get(key)) for key in ("mean", "min", "max"))
+    yield "base", base.label if base is not None else None
+    yield "base_window", base.window if base is not None else None
+
+
+def _plain(value: Any) -> Any:
+    """Empty where there is no number."""
+    return "" if value is None or (isinstance(value, float) and not math.isfinite(value)) else value

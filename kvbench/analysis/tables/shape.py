@@ -52,6 +52,7 @@ class Value:
     entry: Entry | None
     value: float | None = None
     gap: Difference | None = None
+    base: Entry | None = None  # what the gap is from
     best: bool = False
 
 
