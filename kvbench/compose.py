@@ -29,8 +29,8 @@ _cache: dict[tuple[bool, tuple[str, ...]], DictConfig] = {}
 def register() -> None:
     """Put into Hydra's ConfigStore what needs no file: the schema, the sweeper, the method groups.
 
-    ``capacity/`` and ``score/`` come from the registry with their dataclass defaults.  Each method file of
-    conf/method/ that has a score also exists as NAME+SCORE for every score.
+    ``capacity/``, ``score/`` and ``refresh/`` come from the registry with their dataclass defaults.  Each
+    method file of conf/method/ that has a score also exists as NAME+SCORE for every score.
     """
     from kvbench import revisions, sweeper
 
@@ -38,9 +38,9 @@ def register() -> None:
     sweeper.register()
     store = ConfigStore.instance()
     store.store(name="schema", node=RunConfig)
-    for kind in ("capacity", "score"):
+    for kind in registry.KINDS:
         for name in registry.names(kind):
-            defaults = {option.name: option.default for option in registry.options(kind, name)}
+            defaults = {o.name: o.default for o in registry.options(kind, name) if not o.runtime}
             store.store(group=kind, name=name, node={"name": name, **defaults})
     for path in sorted((paths.conf_dir() / "method").glob("*.yaml")):
         if "score" not in path.read_text("utf-8"):

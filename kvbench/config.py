@@ -27,6 +27,7 @@ class RunConfig:
     model: dict[str, Any] = _field("identity", default_factory=dict)
     benchmark: dict[str, Any] = _field("identity", default_factory=dict)
     method: dict[str, Any] = _field("identity", default_factory=dict)
+    refresh: dict[str, Any] = _field("identity", default_factory=dict)  # stored as a part of the method
     budget: int = _field("identity", default=128)  # entries per KV head, window included
     seed: int = _field("identity", default=0)
     prompt: str = _field("identity", default="default")  # variant of the benchmark's prompt
@@ -40,6 +41,8 @@ class RunConfig:
     shards: int = _field("runtime", default=1)
     retries: int = _field("runtime", default=1)  # further tries of a sample that fails
     fail_fast: bool = _field("runtime", default=False)
+    trace: bool = _field("runtime", default=False)  # record what re-selection did at every step and layer
+    offload: bool = _field("runtime", default=False)  # re-selection reads the prompt from CPU memory
 
 
 IDENTITY = frozenset(

@@ -15,14 +15,14 @@ from typing import Any
 
 from hydra.types import RunMode
 
-from kvbench import compose, config, store
+from kvbench import compose, config, methods, store
 from kvbench.errors import UserError
 from kvbench.methods import registry
 
 JOB_AXES = ("model", "benchmark", "prompt", "seed", "shard")
 
-# Composed methods of this process: composing one takes tens of milliseconds, and a grid has few methods in
-# many cells.
+# Composed methods and refreshes of this process: composing one takes tens of milliseconds, and a grid has
+# few of them in many cells.
 _composed: dict[tuple[str, tuple[str, ...]], dict[str, Any]] = {}
 
 
@@ -69,7 +69,7 @@ class Job:
 
 def is_cell_axis(key: str) -> bool:
     """Whether an override varies the cells inside a job."""
-    return key in ("method", "budget") or key.startswith("method.")
+    return key in ("method", "refresh", "budget") or key.startswith(("method.", "refresh."))
 
 
 def for_hydra(overrides: list[str]) -> list[str]:
@@ -116,8 +116,8 @@ def split_jobs(arguments: list[str], params: dict[str, Any]) -> list[list[str]]:
         elif override.is_sweep_override():
             if key not in JOB_AXES:
                 raise UserError(
-                    f"{key} takes one value in a sweep: only {', '.join(JOB_AXES)}, method, budget and "
-                    "method.OPTION take several."
+                    f"{key} takes one value in a sweep: only {', '.join(JOB_AXES)}, method, refresh, budget, "
+                    "method.OPTION and refresh.OPTION take several."
                 )
             others[key] = [f"{key}={value}" for value in _values(override)]
         else:
@@ -161,8 +161,8 @@ def job(overrides: list[str], shared: list[str]) -> Job:
     composed = compose.compose(shared + overrides)
     raw = compose.plain(composed, resolve=False)
     del raw["hydra"]
-    methods = _cell_axes(raw, shared + overrides)
-    raw["method"] = {}
+    spanned = _cell_axes(raw, shared + overrides)
+    raw["method"] = raw["refresh"] = {}
     resolved = compose.plain(compose.OmegaConf.create(raw), resolve=True)
     config.check_runtime(resolved)
     folder = store.group_folder(
@@ -170,9 +170,11 @@ def job(overrides: list[str], shared: list[str]) -> Job:
     )
     cells: dict[str, store.Cell] = {}
     benchmark = {**resolved["benchmark"], "prompt": resolved["prompt"]}
-    for spec, budget in methods:
+    for spec, budget in spanned:
         method = _finish(spec, raw)
         whole = config.check_budget(method, budget)
+        if "refresh" in method:
+            methods.build(method, whole)  # whether the policy goes with capacity, window and budget
         identity = config.identity(
             resolved["model"], benchmark, method, whole, resolved["seed"], resolved["prompt"]
         )
@@ -185,26 +187,44 @@ def _cell_axes(raw: dict[str, Any], overrides: list[str]) -> list[tuple[dict[str
     """Every (method spec, budget) that a job's ``axes`` span; options apply to methods that have them."""
     axes = {axis.key_or_group: _values(axis) for axis in compose.parse(raw["axes"])}
     names = axes.pop("method", [raw["method"].get("name", "fullkv")])
+    policies = axes.pop("refresh", [raw["refresh"].get("name", "none")])
     budgets = [_value("budget", text) for text in axes.pop("budget", [str(raw["budget"])])]
-    specs = {name: _method(name, overrides) for name in map(_unquote, names)}
-    known = {name: _option_keys(spec) for name, spec in specs.items()}
-    for key in axes:
-        if not any(key in keys for keys in known.values()):
-            every = sorted(set().union(*known.values())) or ["method"]
-            raise (
-                compose.unknown_key(key, every)
-                if every != ["method"]
-                else UserError(
-                    f"{key} does not apply: method {next(iter(specs))} keeps everything and has no options."
-                )
-            )
+    refreshes = [_composed_group("refresh", name, overrides) for name in map(_unquote, policies)]
+    specs = []
+    for name in map(_unquote, names):
+        method = _composed_group("method", name, overrides)
+        # What keeps everything has nothing to select again.
+        for refresh in refreshes if method.get("capacity") else [{"name": "none"}]:
+            specs.append({**method, "refresh": refresh})
+    _check_option_axes(axes, specs)
     spanned = []
-    for name, spec in specs.items():
-        own = [key for key in axes if key in known[name]]
+    for spec in specs:
+        known = _option_paths(spec)
+        # Of two keys for one option the more specific one, refresh.POLICY.OPTION, counts.
+        own = {known[key]: key for key in sorted(axes, key=lambda key: key.count(".")) if key in known}
         for budget in budgets:
-            for values in itertools.product(*(axes[key] for key in own)):
-                spanned.append((_with_options(spec, dict(zip(own, values, strict=True))), budget))
+            for texts in itertools.product(*(axes[key] for key in own.values())):
+                values = {
+                    path: _value(key, text) for (path, key), text in zip(own.items(), texts, strict=True)
+                }
+                spanned.append((_with_options(spec, values), budget))
     return spanned
+
+
+def _check_option_axes(axes: dict[str, list[str]], specs: list[dict[str, Any]]) -> None:
+    """Raise UserError for an option that none of the methods and policies has."""
+    known = set().union(*map(_option_paths, specs))
+    for key in axes:
+        if key in known:
+            continue
+        plain = key.rpartition(".")[2]
+        if plain in config.RUNTIME:
+            raise UserError(f"{key} changes no answer, so it is no option of a cell: write {plain}=VALUE.")
+        if known:
+            raise compose.unknown_key(key, sorted(known))
+        raise UserError(
+            f"{key} does not apply: method {specs[0]['name']} keeps everything and has no options."
+        )
 
 
 def _unquote(text: str) -> str:
@@ -215,39 +235,47 @@ def _value(key: str, text: str) -> Any:
     return compose.parse([f"{key}={text}"])[0].value()
 
 
-def _method(name: str, overrides: list[str]) -> dict[str, Any]:
-    """A method's composed spec, interpolations unresolved.
+def _composed_group(group: str, name: str, overrides: list[str]) -> dict[str, Any]:
+    """A method's or a refresh's composed spec, interpolations unresolved.
 
     It may depend on an experiment, not on the values of job axes or runtime fields, so those are left out
     of the key.
     """
     parts = (override.partition("=")[0] for override in overrides)
     apart = {*JOB_AXES, *config.RUNTIME}
+    choice = f"{group}={name}"
     key = (
-        name,
+        choice,
         tuple(line for line, part in zip(overrides, parts, strict=True) if part.lstrip("+") not in apart),
     )
     if key not in _composed:
-        method = compose.compose([*overrides, f"method={name}"]).method
-        _composed[key] = compose.plain(method, resolve=False)
+        _composed[key] = compose.plain(compose.compose([*overrides, choice])[group], resolve=False)
     return _composed[key]
 
 
-def _option_keys(spec: dict[str, Any]) -> list[str]:
+def _option_paths(spec: dict[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The option keys of a method on the command line, and where each stands in the spec."""
     if spec.get("capacity") is None:
-        return []
-    keys = ["method.window"]
-    for kind in ("capacity", "score"):
-        keys += [f"method.{kind}.{option.name}" for option in registry.options(kind, spec[kind]["name"])]
-    return keys
+        return {}
+    paths: dict[str, tuple[str, ...]] = {"method.window": ("window",)}
+    for kind in registry.KINDS:
+        name = spec[kind]["name"]
+        for option in registry.options(kind, name):
+            if option.runtime:
+                continue
+            at = (kind, option.name)
+            if kind == "refresh":
+                paths[f"refresh.{option.name}"] = paths[f"refresh.{name}.{option.name}"] = at
+            else:
+                paths[f"method.{kind}.{option.name}"] = at
+    return paths
 
 
-def _with_options(spec: dict[str, Any], options: dict[str, str]) -> dict[str, Any]:
+def _with_options(spec: dict[str, Any], values: dict[tuple[str, ...], Any]) -> dict[str, Any]:
     changed = {key: dict(value) if isinstance(value, dict) else value for key, value in spec.items()}
-    for key, text in options.items():
-        _, *path = key.split(".")
-        target = changed if len(path) == 1 else changed[path[0]]
-        target[path[-1]] = _value(key, text)
+    for (*outer, name), value in values.items():
+        target = changed[outer[0]] if outer else changed
+        target[name] = value
     return changed
 
 
@@ -258,10 +286,14 @@ def _finish(spec: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
     if spec.get("capacity") is None:
         return {"name": spec["name"], "window": None, "capacity": None, "score": None}
     finished = {"name": spec["name"]}
-    for kind in ("capacity", "score"):
+    for kind in registry.KINDS:
         values = dict(spec[kind])
         name = values.pop("name")
-        finished[kind] = {"name": name, **dataclasses.asdict(registry.make(kind, name, values))}
+        built = dataclasses.asdict(registry.make(kind, name, values))
+        apart = {option.name for option in registry.options(kind, name) if option.runtime}
+        finished[kind] = {"name": name, **{key: built[key] for key in built if key not in apart}}
+    if finished["refresh"]["name"] == "none":
+        del finished["refresh"]  # one-shot methods are spelt as if there were no re-selection
     window = spec.get("window")
     finished["window"] = _default_window(spec["score"]["name"], raw["model"]) if window is None else window
     return finished

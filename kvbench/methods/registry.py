@@ -37,9 +37,14 @@ def option(
     maximum: float | None = None,
     choices: tuple | None = None,
     odd: bool = False,
+    runtime: bool = False,
 ) -> Any:
-    """A dataclass field with what is needed to list and validate it: help and the allowed values."""
+    """A dataclass field with what is needed to list and validate it: help and the allowed values.
+
+    runtime: the option never changes an answer, so it is no part of a cell's identity.
+    """
     metadata = {"help": help, "minimum": minimum, "maximum": maximum, "choices": choices, "odd": odd}
+    metadata["runtime"] = runtime
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -121,6 +126,7 @@ class Option:
     default: Any
     help: str
     allowed: str
+    runtime: bool = False
 
 
 def _declared(field: dataclasses.Field) -> str:
@@ -143,8 +149,9 @@ def options(kind: str, name: str) -> list[Option]:
     """The options of a score or capacity, in declaration order."""
     cls = lookup(kind, name)
     return [
-        Option(f.name, _declared(f), f.default, f.metadata.get("help", ""), _allowed(f))
+        Option(f.name, _declared(f), f.default, meta.get("help", ""), _allowed(f), meta.get("runtime", False))
         for f in dataclasses.fields(cls)
+        for meta in (f.metadata,)
     ]
 
 

@@ -18,7 +18,7 @@ class Cell:
     """A cell as a store knows it.
 
     ``config`` is the resolved identity config that ``digest`` names; ``folder`` is STORE/MODEL/BENCHMARK.
-    ``budget`` is None for fullkv.
+    ``method`` names the refresh as well, as in ``snapkv+bacon refresh=rcr``. ``budget`` is None for fullkv.
     """
 
     digest: str
@@ -37,13 +37,23 @@ class Cell:
             digest=digest,
             model=config["model"]["name"],
             benchmark=config["benchmark"]["name"],
-            method=config["method"]["name"],
+            method=method_label(config["method"]),
             budget=config["budget"],
             seed=config["seed"],
             prompt=config["prompt"],
             config=config,
             folder=folder,
         )
+
+    @property
+    def first(self) -> str:
+        """The method of the first selection, without the refresh."""
+        return self.config["method"]["name"]
+
+    @property
+    def refresh(self) -> str:
+        """The name of the re-selection policy; ``none`` for fullkv and one-shot selection."""
+        return (self.config["method"].get("refresh") or {"name": "none"})["name"]
 
     @property
     def order(self) -> tuple[Any, ...]:
@@ -60,6 +70,12 @@ class Cell:
             self.prompt,
             self.digest,
         )
+
+
+def method_label(spec: dict[str, Any]) -> str:
+    """``snapkv+bacon``, or with re-selection ``snapkv+bacon refresh=rcr``."""
+    refresh = spec.get("refresh")
+    return spec["name"] if refresh is None else f"{spec['name']} refresh={refresh['name']}"
 
 
 def group_folder(store: Path, model: str, benchmark: str) -> Path:

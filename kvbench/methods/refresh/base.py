@@ -60,7 +60,9 @@ class Reselect(Refresh):
         "query heads of a KV head count by the mean or max of their attention, or the mean of their logits",
         choices=("mean", "max", "logits"),
     )
-    offload: bool = option(False, "keep the full prefix in CPU memory and read only what a refresh asks for")
+    offload: bool = option(
+        False, "keep the full prefix in CPU memory and read only what a refresh asks for", runtime=True
+    )
 
     def layout(self, window: int, budget: int) -> int:
         """Entries c that are selected at a budget; UserError when the layout does not fit."""
@@ -121,7 +123,7 @@ class Triggered(Reselect):
         0.03, "refresh a layer above this drift; rcr starts each sample with it", minimum=0, maximum=1
     )
     branching: bool = option(
-        False, "decide on the host and skip untriggered layers; same tokens, for checking"
+        False, "decide on the host and skip untriggered layers; same tokens, for checking", runtime=True
     )
 
     def logits(self, step: Step) -> Tensor:
