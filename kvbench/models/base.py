@@ -74,6 +74,13 @@ class Adapter:
         """Chat template, images then text in one user turn, everything the model's forward takes."""
         raise NotImplementedError
 
+    def visual_grids(self, images: list) -> list[dict[str, Any]] | None:
+        """Per image, how its visual tokens lie on it: rows x columns in reading order; None: not known.
+
+        width, height: extent of the whole grid in units of the image's, above 1 where the image is padded.
+        """
+        return None
+
     def text_inputs(self, ids: list[int]) -> Inputs:
         """Inputs of a prompt without images and with ordinary positions."""
         return Inputs(

@@ -38,6 +38,15 @@ class EmbeddedAdapter(Adapter):
             inputs.tensors["pixel_values"] = torch.cat(tiles)[None].to(self.device, self.model.dtype)
         return inputs
 
+    def visual_grids(self, images: list) -> list[dict[str, Any]]:
+        """Tiles; the last column and row may stand over the edge."""
+        grids = []
+        for image in images:
+            columns, rows = -(-image.width // tower.TILE_WIDTH), -(-image.height // tower.TILE_HEIGHT)
+            width, height = columns * tower.TILE_WIDTH / image.width, rows * tower.TILE_HEIGHT / image.height
+            grids.append({"rows": rows, "columns": columns, "width": width, "height": height})
+        return grids
+
 
 def load(cfg: dict[str, Any]) -> EmbeddedAdapter:
     """The shipped model, or the one in `weights` (a folder that `make embedded` wrote).

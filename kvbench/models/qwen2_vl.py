@@ -60,6 +60,15 @@ class Qwen2VLAdapter(Adapter):
             self._add_images(inputs, pixels)
         return inputs
 
+    def visual_grids(self, images: list) -> list[dict[str, Any]]:
+        """Merged patches; the image is scaled to the grid, so nothing stands over the edge."""
+        merge = self.model.config.vision_config.spatial_merge_size
+        sizes = self.image_processor(images=images, return_tensors="pt")["image_grid_thw"].tolist()
+        return [
+            {"rows": rows // merge, "columns": columns // merge, "width": 1.0, "height": 1.0}
+            for _, rows, columns in sizes
+        ]
+
     def _add_images(self, inputs: Inputs, pixels: Any) -> None:
         """Pixels, and the three position ids of every token."""
         ids = inputs.tensors["input_ids"]

@@ -1,0 +1,129 @@
+"""Which visual tokens every cell keeps, worked out again for a few samples of a store.
+
+A journal holds counts, not positions, so a run costs nothing more for them. ``compute`` loads the model,
+prefills a sample once and selects for every cell; the result must have the counts that the answers were
+stored with, or nothing is written. STORE/MODEL/BENCHMARK/retained/INDEX.json holds, per sample, one grid an
+image and, per cell, a byte a visual token: the share of (layer, KV head) pairs that keep it, times 255.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kvbench import store
+from kvbench.errors import UserError
+from kvbench.store.files import pretty
+
+
+def file_of(folder: Path, index: int) -> Path:
+    return folder / "retained" / f"{index}.json"
+
+
+def read(folder: Path, index: int) -> dict[str, Any] | None:
+    """``{"grids": [{"rows", "columns", "width", "height"}], "cells": {digest: base64}}``; None if unknown.
+
+    ``width`` and ``height`` are those of the whole grid as a multiple of the image's, which padding exceeds.
+    """
+    path = file_of(folder, index)
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise UserError(
+            f"{path} is damaged ({error}): delete it and call `kvbench retained` again."
+        ) from error
+
+
+def compute(root: Path, limit: int, device: str = "auto", say: Callable[[str], None] = print) -> int:
+    """Fill in what is missing for the first ``limit`` samples of every group; returns the samples computed.
+
+    Raises UserError when the store was filled by another version of model or method.
+    """
+    groups: dict[str, list[store.Cell]] = {}
+    for cell in store.cells(root):
+        parts = [cell.config[part] for part in ("model", "benchmark", "seed", "prompt")]
+        groups.setdefault(store.canonical(parts), []).append(cell)
+    done = 0
+    for cells in groups.values():
+        responses = store.load_folder(cells[0].folder)
+        todo = {index: left for index in range(limit) if (left := _missing(cells, responses, index))}
+        if todo:
+            done += _group(cells[0], todo, responses, device, say)
+    return done
+
+
+def _missing(cells: list[store.Cell], responses: store.Responses, index: int) -> list[store.Cell]:
+    """Compressed cells that have answered the sample and lack its shares."""
+    known = (read(cells[0].folder, index) or {"cells": {}})["cells"]
+    return [
+        cell
+        for cell in cells
+        if cell.budget is not None and cell.digest not in known and index in responses.answers[cell.digest]
+    ]
+
+
+def _group(
+    head: store.Cell,
+    todo: dict[int, list[store.Cell]],
+    responses: store.Responses,
+    device: str,
+    say: Callable[[str], None],
+) -> int:
+    from kvbench import run
+    from kvbench.analysis.scoring import benchmark_config
+
+    benchmark = run.load_benchmark(benchmark_config(head))
+    samples = {sample.index: sample for sample in benchmark.samples(min(max(todo) + 1, benchmark.size()))}
+    pictures = {index: samples[index].images() for index in todo if index in samples}
+    if not any(pictures.values()):
+        return 0  # text alone has no picture to lay tokens over
+    adapter = run.load_model({**head.config["model"], "device": device})
+    for number, (index, images) in enumerate(pictures.items(), 1):
+        say(f"{head.model} / {head.benchmark}: retained tokens of sample {number} of {len(pictures)}")
+        grids = adapter.visual_grids(images)
+        if grids is None:
+            say(f"{head.model} does not say where its visual tokens lie: no overlay for it.")
+            return 0
+        shares = _shares(adapter, samples[index], images, todo[index], responses)
+        known = read(head.folder, index) or {"cells": {}}
+        document = {"index": index, "grids": grids, "cells": {**known["cells"], **shares}}
+        store.write_atomic(file_of(head.folder, index), pretty(document))
+    return len(pictures)
+
+
+def _shares(
+    adapter: Any, sample: Any, images: list, cells: list[store.Cell], responses: store.Responses
+) -> dict[str, str]:
+    """Digest -> shares in base64. Raises UserError when the counts are not those of the stored answers."""
+    import torch
+
+    from kvbench import run
+    from kvbench.engine.generate import observe
+    from kvbench.engine.prefill import EXTRAS, prefill
+    from kvbench.methods.select import kept_mask
+
+    methods = [run.build_method(cell.config["method"], cell.budget) for cell in cells]
+    extras = frozenset().union(*(method.extras for method in methods)) & EXTRAS
+    shares = {}
+    with torch.inference_mode():
+        inputs = adapter.prepare(sample.text, images)
+        window = max(method.window for method in methods)
+        observation = observe(prefill(adapter, inputs, window=window, extras=extras), adapter.head_scores)
+        for cell, method in zip(cells, methods, strict=True):
+            mask = kept_mask(method, observation)
+            stored = store.unpack_kept(responses.answers[cell.digest][sample.index]["kept"])
+            if mask.sum(-1).tolist() != stored:
+                raise UserError(
+                    f"{cell.method} at budget {cell.budget} keeps other numbers of entries of sample "
+                    f"{sample.index} of {cell.benchmark} now than when it was answered: model or method "
+                    "changed; run into another store=DIR."
+                )
+            share = mask[..., inputs.visual_mask.to(mask.device)].float().mean((0, 1))
+            values = (share * 255).round().to(torch.uint8)
+            shares[cell.digest] = base64.b64encode(values.cpu().numpy().tobytes()).decode("ascii")
+    return shares
