@@ -102,7 +102,6 @@ def card(record: dict) -> str:
             lines + ["| " + " | ".join(str(point[name]) for name in names) + " |" for point in curve]
         )
 
-    notes = "".join(f"\n{note}\n" for note in record.get("notes", []))
     return f"""# Weights of the embedded model
 
 What lies here, both in half precision: `tower.safetensors` (the tile classifier that is the model's eyes) and
@@ -119,7 +118,7 @@ interrupted). Training pages share neither seeds nor values with test pages, and
   Each step sees {adapter["plan"]["pages"]} pages with up to 13 prompts each; the loss is on the answers only.
 * Tower: {json.dumps(eyes["plan"])}; {eyes["seconds"]} s.
   Practice sheets and training pages are drawn afresh each step.
-{notes}
+
 ## Held out, uncompressed, greedy, through the eyes
 
 | figure | value | wanted |
