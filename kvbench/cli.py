@@ -18,9 +18,12 @@ COMMANDS = {
     "run": "generate the missing answers of cells",
     "plan": "show what `run` would do and what is done",
     "list": "name methods, models, benchmarks and experiments",
+    "bench": "measure time and memory: decoding, selection, overhead",
     "calibrate": "compute SparseMM's visual-head scores of a model",
     "score": "score stored answers; no model needed",
     "table": "score, then print the table of a store",
+    "retained": "work out which visual tokens are kept, for the report's overlays",
+    "analyze": "what stored traces say of refresh policies: `analyze drift`",
 }
 
 

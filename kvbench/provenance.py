@@ -1,9 +1,11 @@
-"""The circumstances of answers: versions, revision, device, command.  No host or user names."""
+"""The circumstances of answers: versions, revision, device, command.  No host names, no absolute paths."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import platform
+import re
 import subprocess
 from datetime import datetime, timezone
 from pathlib import Path
@@ -15,14 +17,34 @@ PACKAGES = ("kvbench", "torch", "transformers", "lmms_eval")
 def collect(command: list[str], seed: int, device: str, dtype: str) -> dict[str, Any]:
     """The circumstances of a session.  ``started`` is the only part that is a time."""
     return {
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
+        "versions": versions(),
         "git": git_state(Path(__file__).resolve().parent),
         "device": device,
         "dtype": dtype,
         "seed": seed,
-        "command": command,
+        "command": [_portable(word) for word in command],
+        "host": host(),
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
+
+
+def versions() -> dict[str, str | None]:
+    """Releases of Python and of the packages that answers and times depend on."""
+    return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
+
+
+def host() -> str:
+    """A name for this machine that says nothing about it, to count machines by."""
+    try:
+        random = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        random = platform.node()
+    return hashlib.sha256(f"kvbench {random}".encode()).hexdigest()[:8]
+
+
+def _portable(word: str) -> str:
+    """A word of a command with absolute paths cut down to their last part, as in ``store=.../table1``."""
+    return re.sub(r"(?<![\w.~-])/(?:[^\s/,=\[\]'\"]+/)*(?=[^\s/,=\[\]'\"])", ".../", word)
 
 
 def _version(package: str) -> str | None:

@@ -1,6 +1,6 @@
 """Decode time per token of refresh policies relative to one-shot selection, on random weights.
 
-    python -m kvbench.bench.refresh --prefix 4096 --layers 28
+    kvbench bench refresh --prefix 4096 --layers 28
 
 The decoder has the width of a 2B multimodal model. Layers share one set of weights, which is larger than
 any CPU cache, so a step reads as much memory as with weights of their own. The prompt's keys and values are
@@ -10,10 +10,15 @@ machine hits all alike.
 
 from __future__ import annotations
 
-import argparse
 import statistics
+import sys
 import time
+from collections.abc import Sequence
 from typing import Any
+
+from kvbench.bench import report
+from kvbench.commands.parsing import Parser
+from kvbench.errors import UserError
 
 POLICIES: tuple[dict[str, Any], ...] = (
     {"name": "none"},
@@ -149,21 +154,22 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def main() -> None:
-    """Print the rows as a table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--prefix", type=int, nargs="+", default=[4096])
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the rows as a table and write them to runs/bench/refresh.json."""
+    parser = Parser(prog="kvbench bench refresh", description=__doc__.splitlines()[0])
+    parser.add_argument("--prefix", type=int, nargs="+", default=[1024, 2048, 4096], help="prompt entries")
     parser.add_argument("--layers", type=int, default=28)
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=8, help="timed steps per policy")
     parser.add_argument("--device", default="cpu")
-    given = parser.parse_args()
-    print(f"{'refresh':<12}{'prefix':>8}{'layers':>8}{'ms/token':>10}{'relative':>10}{'set-up s':>10}")
+    given = parser.known(sys.argv[1:] if arguments is None else arguments)
+    for name, values in (("prefix", given.prefix), ("layers", [given.layers]), ("steps", [given.steps])):
+        if min(values) < 1:
+            raise UserError(f"--{name} must be at least 1, not {min(values)}.")
+    measured = []
     for prefix in given.prefix:
-        for row in rows(prefix, given.layers, steps=given.steps, device=given.device):
-            print(
-                f"{row['refresh']:<12}{row['prefix']:>8}{row['layers']:>8}{row['ms_per_token']:>10.1f}"
-                f"{row['relative']:>10.2f}{row['setup_s']:>10.2f}"
-            )
+        measured += rows(prefix, given.layers, steps=given.steps, device=given.device)
+    report.show(measured)
+    print(f"wrote {report.save('refresh', measured, vars(given), given.device)}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,51 @@
+"""What every measurement ends in: a table for the eye and a JSON file that says where it was measured."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kvbench.store.files import pretty, write_atomic
+
+FOLDER = Path("runs/bench")
+
+
+def show(rows: Sequence[dict[str, Any]]) -> None:
+    """Print rows with the same keys as a table; floats with three significant digits."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    for name, value in rows[0].items():
+        table.add_column(name, justify="left" if isinstance(value, str) else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()))
+    # A pipe has no width; rich would assume 80 columns and cut the rows.
+    Console(width=max(100, Console().width)).print(table)
+
+
+def save(name: str, rows: Sequence[dict[str, Any]], settings: dict[str, Any], device: str = "cpu") -> Path:
+    """Write runs/bench/NAME.json: the settings, the machine and the rows. Returns the path."""
+    path = FOLDER / f"{name}.json"
+    write_atomic(path, pretty({"settings": settings, "machine": machine(device), "rows": list(rows)}))
+    return path
+
+
+def machine(device: str = "cpu") -> dict[str, Any]:
+    """What a time depends on besides the code: processor or GPU, threads, versions."""
+    import torch
+
+    from kvbench.provenance import versions
+
+    on_gpu = device.startswith("cuda")
+    return {
+        "device": torch.cuda.get_device_name(device)
+        if on_gpu
+        else platform.processor() or platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "threads": torch.get_num_threads(),
+        "versions": versions(),
+    }

@@ -1,0 +1,39 @@
+"""``kvbench bench``: measurements, one module of kvbench/bench/ each."""
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+
+from kvbench.commands import DONE, USER_ERROR
+from kvbench.commands.parsing import Parser
+from kvbench.errors import UserError
+
+# NAME: (module with main(arguments), what it measures)
+BENCHES = {
+    "refresh": ("kvbench.bench.refresh", "decode time per token of refresh policies, relative to one-shot"),
+}
+
+
+def main(arguments: list[str]) -> int:
+    parser = Parser(
+        prog="kvbench bench",
+        description="Measure; prints a table and writes runs/bench/NAME.json.",
+        epilog="measurements:\n" + "\n".join(f"  {name:<11} {line}" for name, (_, line) in BENCHES.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="kvbench bench [--help] NAME ...",
+    )
+    if not arguments:
+        parser.print_help()
+        return USER_ERROR
+    name, *rest = arguments
+    if name.startswith("-"):
+        parser.known([name])
+        return DONE
+    if name not in BENCHES:
+        from kvbench.config import suggest
+
+        raise UserError(f"there is no measurement {name!r}: {suggest(name, BENCHES)}")
+    module, _ = BENCHES[name]
+    import_module(module).main(rest)
+    return DONE
