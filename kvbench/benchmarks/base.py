@@ -34,13 +34,15 @@ class Scores:
 
     ``metrics`` holds the figure of the whole cell, ``per_sample`` the contributions by sample index,
     whose mean is that figure. A metric without per-sample values cannot be resampled.
-    ``warnings`` says in full sentences what is missing and why.
+    ``warnings`` says in full sentences what is missing and why. ``clusters`` names, by sample index, the
+    page or picture a question is about: questions about one picture are not independent.
     """
 
     n: int
     metrics: dict[str, float] = field(default_factory=dict)
     per_sample: dict[str, dict[int, float]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    clusters: dict[int, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values: sample indices become strings and NaN becomes null, as JSON has neither."""
@@ -52,6 +54,7 @@ class Scores:
                 for metric, values in self.per_sample.items()
             },
             "warnings": list(self.warnings),
+            "clusters": {str(index): cluster for index, cluster in self.clusters.items()},
         }
 
     @classmethod
@@ -65,6 +68,7 @@ class Scores:
                 for metric, values in data["per_sample"].items()
             },
             warnings=list(data.get("warnings", [])),
+            clusters={int(index): cluster for index, cluster in data.get("clusters", {}).items()},
         )
 
 

@@ -1,0 +1,108 @@
+"""``kvbench analyze drift``: every analysis of a store's traces as frames, CSV files and readable tables."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvbench.analysis import correlation, decision, drift, policies
+from kvbench.analysis.drift import KEY, ONE_SHOT
+from kvbench.analysis.drift_sections import Section, sections
+from kvbench.analysis.results import entries
+from kvbench.config import suggest
+from kvbench.errors import UserError
+from kvbench.store import write_atomic
+
+if TYPE_CHECKING:
+    import pandas
+
+FORMATS = ("text", "markdown", "csv")
+
+
+def analyses(
+    store: Path,
+    metric: str = drift.FIDELITY,
+    source: str = ONE_SHOT,
+    share: float = 0.25,
+    seed: int = 0,
+    splits: decision.Splits | None = None,
+) -> dict[str, pandas.DataFrame]:
+    """All frames by name: samples, fidelity, rates, terciles, correlations, tau, decisions.
+
+    Raises UserError when no cell of the store refreshes, or none has the metric.
+    """
+    loaded = drift.load(store, metric)
+    if loaded.samples.empty:
+        raise UserError(
+            f"no cell of {store} re-selects while decoding: run with refresh=rcr, say, and trace=true."
+        )
+    known = {name for entry in entries(store) if entry.scores for name in entry.scores.per_sample}
+    if metric not in known | {drift.FIDELITY}:
+        raise UserError(f"no cell of {store} has the metric {metric!r}: {suggest(metric, known)}")
+    return {
+        "samples": loaded.samples.drop(columns="options"),
+        "fidelity": policies.fidelity(loaded.samples),
+        "rates": policies.rates(loaded.samples),
+        "terciles": policies.terciles(loaded.samples, source),
+        "correlations": correlation.correlations(loaded.samples, source),
+        "tau": loaded.thresholds,
+        "decisions": decision.decisions(loaded.samples, share, seed, splits),
+    }
+
+
+def write(store: Path, frames: dict[str, pandas.DataFrame]) -> Path:
+    """Write each frame to STORE/analysis/drift-NAME.csv; returns the folder."""
+    folder = store / "analysis"
+    for name, frame in frames.items():
+        write_atomic(folder / f"drift-{name}.csv", frame.to_csv(index=False, lineterminator="\n"))
+    return folder
+
+
+def render(frames: dict[str, pandas.DataFrame], metric: str, format: str, width: int = 100) -> str:
+    """All sections as text or markdown; csv: all frames below one another, named by the column ``table``."""
+    if format == "csv":
+        import pandas
+
+        parts = [frame.assign(table=name) for name, frame in frames.items()]
+        columns = ["table", *KEY]
+        joined = pandas.concat(parts, ignore_index=True)
+        rest = [name for name in joined.columns if name not in columns]
+        return joined[[*columns, *rest]].to_csv(index=False, lineterminator="\n")
+    show = _markdown if format == "markdown" else lambda section: _text(section, width)
+    blocks = []
+    for heading, tables in sections(frames, metric):
+        blocks.append(f"## {heading}\n" if format == "markdown" else f"{heading}\n{'═' * len(heading)}")
+        blocks += [show(section) for section in tables]
+    return "\n".join(blocks)
+
+
+def _text(section: Section, width: int) -> str:
+    from rich.console import Console
+    from rich.table import Table
+
+    out = io.StringIO()
+    console = Console(file=out, width=width, highlight=False)
+    console.print(section.title, markup=False)
+    if section.rows:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for name in section.columns:
+            table.add_column(name, overflow="fold")
+        for row in section.rows:
+            table.add_row(*row)
+        console.print(table, markup=False)
+    for note in section.notes:
+        console.print(f"  {note}", markup=False)
+    return "\n".join(line.rstrip() for line in out.getvalue().split("\n"))
+
+
+def _markdown(section: Section) -> str:
+    def row(cells: list[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|").replace("*", "\\*") for cell in cells) + " |"
+
+    lines = [f"**{section.title}**".replace("; * excludes", "; \\* excludes"), ""]
+    if section.rows:
+        lines += [row(section.columns), "| " + " | ".join("---" for _ in section.columns) + " |"]
+        lines += [row(cells) for cells in section.rows] + [""]
+    lines += [f"- {note}" for note in section.notes]
+    return "\n".join(lines) + "\n"
