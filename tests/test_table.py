@@ -24,9 +24,9 @@ def put(
     store, benchmark, method, budget, values, *, metric="anls", kept=None, model="toy", warnings=(), **options
 ):
     """A cell with these per-sample scores, as score_store leaves it (nothing is answered)."""
-    cell = fakestore.add(
-        store, benchmark_cfg(benchmark), method_cfg(method, **options), budget, {}, model=model
-    )
+    refresh = options.pop("refresh", None)
+    spec = method_cfg(method, **options) | ({"refresh": {"name": refresh}} if refresh else {})
+    cell = fakestore.add(store, benchmark_cfg(benchmark), spec, budget, {}, model=model)
     values = dict(enumerate(values))
     mean = sum(values.values()) / len(values) if values else math.nan
     scores = Scores(len(values), {metric: mean}, {metric: values}, list(warnings))
@@ -90,6 +90,20 @@ def test_a_difference_is_from_the_same_capacity_everywhere(tmp_path):
     assert (tidy["pyramidkv+bacon"]["base"], tidy["pyramidkv+bacon"]["base_window"]) == ("pyramidkv", 16)
     assert [tidy[plain][key] for plain in ("snapkv", "pyramidkv") for key in ("delta", "base")] == [None] * 4
     assert "is compared with" not in analysis.table(tmp_path)
+
+
+def test_a_refresh_is_compared_with_its_method_without_it(tmp_path):
+    put(tmp_path, "docqa_mini", "snapkv", 64, [0.25] * 12)
+    put(tmp_path, "docqa_mini", "snapkv+bacon", 64, [0.5] * 12)
+    put(tmp_path, "docqa_mini", "snapkv+bacon", 64, [0.75] * 12, refresh="rcr")
+    put(tmp_path, "chartqa_mini", "snapkv+bacon", 64, [0.5] * 12, metric="relaxed_overall")
+    tidy = {row["method"]: row for row in rows(entries(tmp_path))}
+    assert tidy["snapkv+bacon refresh=rcr"]["base"] == "snapkv+bacon"
+    assert tidy["snapkv+bacon refresh=rcr"]["delta"] == 0.25
+    assert (
+        "kvbench run model=toy benchmark=chartqa_mini method=snapkv+bacon budget=64 refresh=rcr"
+        f" method.window=16 limit=12 store={tmp_path}" in analysis.table(tmp_path)
+    )
 
 
 def test_a_base_with_another_window_is_said(tmp_path):

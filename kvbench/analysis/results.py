@@ -93,14 +93,18 @@ def method_options(cell: Cell) -> dict[str, Any]:
 def base_of(entry: Entry, all_entries: Sequence[Entry], method: str | None = None) -> Entry | None:
     """The scored cell that a difference is from: same questions and budget, the nearest settings.
 
-    ``method`` defaults to the entry's capacity without its score (``snapkv`` for ``snapkv+bacon``); methods
-    without a score have no base. This is what a difference means in every table, figure and CSV.
+    ``method`` defaults to the entry's without its last part: ``snapkv+bacon`` for ``snapkv+bacon
+    refresh=rcr``, ``snapkv`` for ``snapkv+bacon``; a capacity alone has no base. This is what a difference
+    means in every table, figure and CSV.
     """
     cell = entry.cell
-    capacity, plus, _ = cell.method.partition("+")
-    method = method or (capacity if plus else None)
     if method is None:
-        return None
+        if cell.method != cell.first:
+            method = cell.first
+        elif "+" in cell.method:
+            method = cell.method.partition("+")[0]
+        else:
+            return None
     alike = [
         other
         for other in all_entries

@@ -1,10 +1,11 @@
 """The results of a store in the shape of the papers' Table 1.
 
 Methods down, benchmarks x budgets across, FullKV on top. A method with a score on top of a capacity
-(``snapkv+bacon``) shows its difference from that capacity alone (``snapkv``) at the same budget, with the
-paired bootstrap 95 % interval; ``*`` marks an interval that excludes 0. The best compressed value of a
-column is marked only when its lead over every other method is outside noise as well. A cell that is
-missing is a hole, and the command that fills it is printed.
+(``snapkv+bacon``) shows its difference from that capacity alone (``snapkv``) at the same budget, a method
+with a refresh the difference from itself without it, with the paired bootstrap 95 % interval; ``*`` marks
+an interval that excludes 0. The best compressed value of a column is marked only when its lead over every
+other method is outside noise as well. A cell that is missing is a hole, and the command that fills it is
+printed.
 """
 
 from __future__ import annotations

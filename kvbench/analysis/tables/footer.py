@@ -128,4 +128,9 @@ def _overrides(label: str, benchmark: str, mine: Sequence[Entry]) -> str:
     if "window" not in varied and len(windows) == 1:
         options["window"] = windows.pop()
     wanted = {key: value for key, value in options.items() if key.rsplit(".", 1)[-1] in varied | {"window"}}
-    return "".join(f" method.{key}={value}" for key, value in wanted.items() if value is not None)
+    policy = alike[0].cell.refresh
+    parts = [f" refresh={policy}"] if policy != "none" else []
+    for key, value in wanted.items():
+        if value is not None:
+            parts.append(f" {key}={value}" if key.startswith("refresh.") else f" method.{key}={value}")
+    return "".join(parts)

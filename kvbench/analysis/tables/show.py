@@ -30,8 +30,9 @@ def parts(label: str, column: Column, value: Value) -> tuple[str, str, str]:
 
 BEST = "●"
 LEGEND = (
-    "↑↓→ difference from the same capacity without the score at the same budget, [95 % interval, paired"
-    " bootstrap]; * interval excludes 0; {best} best compressed value, lead outside noise."
+    "↑↓→ difference from the same capacity without the score (with a refresh: from the same method without"
+    " it) at the same budget, [95 % interval, paired bootstrap]; * interval excludes 0; {best} best"
+    " compressed value, lead outside noise."
 )
 
 
