@@ -39,7 +39,7 @@ class Watcher(Protocol):
 class Bucket:
     """R rows of one layer with S prompt slots each and room for generated tokens behind them."""
 
-    rows: Tensor | None  # int64 [R] row numbers, ascending; None: all rows of the layer, in order
+    rows: Tensor  # int64 [R] row numbers, ascending, in CPU memory
     keys: Tensor  # [R, S + room, d]
     values: Tensor  # [R, S + room, d]
     lengths: Tensor  # int64 [R] prompt entries of each row
@@ -58,6 +58,22 @@ class Bucket:
         self.values = F.pad(self.values, (0, 0, 0, extra))
         if self.mask is not None:
             self.mask = F.pad(self.mask, (0, extra))
+
+
+@dataclass(frozen=True)
+class Order:
+    """The rows of a layer as its buckets hold them, and the way back."""
+
+    rows: Tensor  # int64 [rows]
+    back: Tensor  # its inverse
+
+
+def _order(buckets: list[Bucket], device: torch.device) -> Order | None:
+    """None when the buckets hold the rows in their own order already."""
+    rows = torch.cat([bucket.rows for bucket in buckets])
+    if bool((rows.diff() > 0).all()):
+        return None
+    return Order(rows.to(device), rows.argsort().to(device))
 
 
 class CompactCache:
@@ -79,7 +95,7 @@ class CompactCache:
         self.tail = 0  # generated tokens that every branch holds
         room = max(1, min(room, TAIL_CHUNK))
         whole = torch.arange(self.prompt_length)
-        self._buckets = []
+        self._buckets: list[list[Bucket]] = []
         self._watchers = list(watchers)
         for layer in range(self.layers):
             rows = [whole if b is None else b[layer][h] for b in kept for h in range(self.heads)]
@@ -87,6 +103,8 @@ class CompactCache:
             keys = prefill.key_stack[layer].to(prefill.logits.device)
             values = prefill.value_stack[layer].to(prefill.logits.device)
             self._buckets.append(_build_layer(keys, values, rows, self.heads, room, self._watchers))
+        self._device = prefill.logits.device
+        self._orders = [_order(buckets, self._device) for buckets in self._buckets]
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """Store each branch's new token, attend: query [B, H*G, 1, d], key [B, H, 1, d] -> [B, 1, H*G, d]."""
@@ -94,14 +112,17 @@ class CompactCache:
         count = batch * self.heads
         query = query.reshape(count, 1, query_heads // self.heads, dim)
         key, value = key.reshape(count, dim), value.reshape(count, dim)
-        buckets = self._buckets[layer]
-        if len(buckets) == 1:
-            out = self._attend_bucket(layer, buckets[0], query, key, value, scaling)
-        else:
-            out = torch.empty_like(query)
-            for bucket in buckets:
-                rows = bucket.rows
-                out[rows] = self._attend_bucket(layer, bucket, query[rows], key[rows], value[rows], scaling)
+        order = self._orders[layer]
+        if order is not None:  # rows of a bucket side by side, so that each bucket takes a slice
+            query, key, value = query[order.rows], key[order.rows], value[order.rows]
+        parts, start = [], 0
+        for bucket in self._buckets[layer]:
+            own = slice(start, start + len(bucket.rows))
+            parts.append(self._attend_bucket(layer, bucket, query[own], key[own], value[own], scaling))
+            start = own.stop
+        out = parts[0] if len(parts) == 1 else torch.cat(parts)
+        if order is not None:
+            out = out[order.back]
         return out.view(batch, 1, query_heads, dim)
 
     def _attend_bucket(
@@ -131,6 +152,7 @@ class CompactCache:
             self._buckets[layer] = [
                 b for bucket in buckets if (b := _retain(bucket, keep, renumber)) is not None
             ]
+            self._orders[layer] = _order(self._buckets[layer], self._device)
         for watcher in self._watchers:
             watcher.retain(branches)
         self.branches = len(branches)
@@ -139,8 +161,8 @@ class CompactCache:
         """([entries, d], [entries, d]): keys and values that a branch holds, prompt first, then generated."""
         row = branch * self.heads + head
         for bucket in self._buckets[layer]:
-            index = row if bucket.rows is None else (bucket.rows == row).nonzero().flatten()
-            if bucket.rows is not None and not len(index):
+            index = (bucket.rows == row).nonzero().flatten()
+            if not len(index):
                 continue
             index = int(index)
             n, s = int(bucket.lengths[index]), bucket.slots
@@ -208,25 +230,21 @@ def _build_layer(
             mask = torch.zeros(len(group), 1, 1, slots + room, dtype=keys.dtype)
             mask[:, 0, 0, :slots].masked_fill_(~filled, float("-inf"))
             mask = mask.to(keys.device)
-        whole = len(groups) == 1
-        numbers = None if whole else group.to(keys.device)
-        buckets.append(Bucket(numbers, *stored, sizes, slots, mask, watcher))
+        buckets.append(Bucket(group, *stored, sizes, slots, mask, watcher))
     return buckets
 
 
 def _retain(bucket: Bucket, keep: Tensor, renumber: Tensor) -> Bucket | None:
     """The bucket without the rows of dropped branches; None when nothing is left."""
-    device = bucket.keys.device
-    rows = torch.arange(len(bucket.lengths)) if bucket.rows is None else bucket.rows.cpu()
-    stay = keep[rows]
+    stay = keep[bucket.rows]
     if not bool(stay.any()):
         return None
-    new_rows = None if bucket.rows is None else renumber[rows[stay]].to(device)
+    rows = renumber[bucket.rows[stay]]
     if bool(stay.all()):
-        bucket.rows = new_rows
+        bucket.rows = rows
         return bucket
     index = stay.nonzero().flatten()
-    at = index.to(device)
+    at = index.to(bucket.keys.device)
     mask = None if bucket.mask is None else bucket.mask[at]
     keys, values = bucket.keys[at], bucket.values[at]
-    return Bucket(new_rows, keys, values, bucket.lengths[index], bucket.slots, mask, bucket.watcher)
+    return Bucket(rows, keys, values, bucket.lengths[index], bucket.slots, mask, bucket.watcher)
