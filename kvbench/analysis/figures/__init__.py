@@ -1,0 +1,74 @@
+"""Every figure that a store's results allow, drawn with matplotlib; see ``kvbench figures``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvbench.analysis.figures.style import FORMATS
+from kvbench.errors import UserError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["FORMATS", "draw", "write"]
+
+
+def draw(store: Path) -> dict[str, Figure]:
+    """Name -> figure. Raises UserError for an empty store; a store without any score gives no figure."""
+    from kvbench.analysis.figures.style import style
+    from kvbench.analysis.results import entries
+
+    found = entries(store)
+    if not found:
+        raise UserError(f"there are no results in {store}: name a store that `kvbench run` wrote, store=DIR.")
+    with style():
+        return {_plain(name): figure for name, figure in _all(found, store) if figure is not None}
+
+
+def _all(found: Sequence, store: Path) -> Iterator[tuple[str, Figure | None]]:
+    from kvbench.analysis import drift
+    from kvbench.analysis.figures import budget, cost, heatmap, traces
+    from kvbench.analysis.tables import build
+
+    samples = drift.samples(store)
+    reads = cost.reads_of(samples)
+    for model in dict.fromkeys(entry.cell.model for entry in found):
+        item = build(found, model, store)
+        mine = [entry for entry in found if entry.cell.model == model]
+        yield f"score-against-budget-{model}", budget.score_against_budget(item)
+        yield f"realised-entries-{model}", budget.realised_entries(item)
+        yield f"cost-against-fidelity-{model}", cost.cost_against_fidelity(mine, reads)
+    yield from heatmap.option_maps(found)
+    if len(samples):
+        from kvbench.store import load_traces
+
+        yield from traces.trace_figures(samples, drift.thresholds(store), load_traces(store))
+
+
+def _plain(name: str) -> str:
+    """A file name of a figure's name."""
+    return re.sub(r"[^A-Za-z0-9._+=-]+", "-", name).strip("-.")
+
+
+def write(store: Path, out: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Draw and save every figure in every format. Raises UserError for a format that does not exist."""
+    from kvbench.analysis.figures.style import save
+    from kvbench.store.files import storage_error
+
+    for name in formats:
+        if name not in FORMATS:
+            raise UserError(f"figures have no format {name!r}: choose from {', '.join(FORMATS)}.")
+    paths = []
+    for name, figure in draw(store).items():
+        for suffix in formats:
+            path = out / f"{name}.{suffix}"
+            try:
+                out.mkdir(parents=True, exist_ok=True)
+                save(figure, path)
+            except OSError as error:
+                raise storage_error(path, error) from error
+            paths.append(path)
+    return paths

@@ -1,0 +1,33 @@
+"""``kvbench figures``: a store's figures as vector and pixel files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kvbench.commands import DONE
+from kvbench.commands.parsing import store_parser, store_settings
+from kvbench.commands.score import scored
+
+
+def main(arguments: list[str]) -> int:
+    parser = store_parser(
+        "figures",
+        "Draw score against budget, realised entries, option maps, cost against fidelity and, where answers "
+        "were traced, drift, thresholds and refreshes.",
+    )
+    from kvbench.analysis import figures
+
+    parser.add_argument("--out", type=Path, help="folder to write (default: STORE/figures)")
+    parser.add_argument(
+        "--formats",
+        default=",".join(figures.FORMATS),
+        help=f"list of {', '.join(figures.FORMATS)} (default: all of them)",
+    )
+    options = parser.known(arguments)
+    settings = store_settings(options.settings, {"store": "runs/default"})
+    store = Path(settings["store"])
+    scored(store)
+    out = options.out or store / "figures"
+    paths = figures.write(store, out, [name for name in options.formats.split(",") if name])
+    print(f"{len(paths)} files of {len({path.stem for path in paths})} figures lie in {out}")
+    return DONE
