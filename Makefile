@@ -10,7 +10,7 @@ PROFILE ?= embedded
 CONSTRAINTS ?= -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup table1 documents test lint embedded
+.PHONY: help setup table1 rcr documents test lint embedded
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,12 @@ table1: setup  ## Table 1: uncompressed and compressed at three budgets (PROFILE
 documents: setup  ## real text through the bare language model: fidelity by method and budget
 	@$(KVBENCH) run experiment=documents store=runs/documents
 	@$(KVBENCH) table store=runs/documents
+
+rcr: setup  ## re-selection while decoding: long descriptions and short answers, tables and traces
+	@$(KVBENCH) run experiment=rcr_detailcaps profile=$(PROFILE)
+	@$(KVBENCH) run experiment=rcr_oracle_vqa profile=$(PROFILE)
+	@$(KVBENCH) table store=runs/rcr
+	@$(KVBENCH) analyze drift store=runs/rcr
 
 test: setup  ## run the tests
 	$(BIN)/python -m pytest tests
