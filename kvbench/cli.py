@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from kvbench.commands import DONE, INTERRUPTED, USER_ERROR
+from kvbench.commands import DONE, INTERRUPTED, REQUEUE, USER_ERROR
 from kvbench.commands.parsing import EXAMPLES, Parser
 from kvbench.errors import UserError
+from kvbench.preempt import Preempted
 
 # A command is the module of its name in kvbench/commands/.
 COMMANDS = {
@@ -22,6 +23,7 @@ COMMANDS = {
     "calibrate": "compute SparseMM's visual-head scores of a model",
     "score": "score stored answers; no model needed",
     "table": "score, then print the table of a store",
+    "reference": "the values that the papers print",
     "retained": "work out which visual tokens are kept, for the report's overlays",
     "analyze": "what stored traces say of refresh policies: `analyze drift`",
 }
@@ -38,6 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("kvbench: interrupted; the same command continues where it stopped.", file=sys.stderr)
         return INTERRUPTED
+    except Preempted as signal:
+        print(f"kvbench: stopped by {signal}; the same command continues where it stopped.", file=sys.stderr)
+        return REQUEUE
     except BrokenPipeError:
         # The reader of our output went away, as `head` does; the interpreter must not complain when it
         # flushes.

@@ -1,0 +1,26 @@
+"""``kvbench reference``: the published values."""
+
+from __future__ import annotations
+
+from kvbench.commands import DONE
+from kvbench.commands.parsing import Parser
+from kvbench.errors import UserError
+
+
+def main(arguments: list[str]) -> int:
+    from kvbench import reference
+    from kvbench.reference import show
+
+    parser = Parser(
+        prog="kvbench reference",
+        description="The values that the papers print, under kvbench's names.",
+    )
+    parser.add_argument("--paper", help=f"{', '.join(reference.PAPERS)}; all of them when left out")
+    parser.add_argument("--table", help="number of a table; all of them when left out")
+    parser.add_argument("--format", default="md", help="md (default) or csv, one row a value")
+    options = parser.known(arguments)
+    if options.format not in show.FORMATS:
+        raise UserError(f"format must be one of {', '.join(show.FORMATS)}, not {options.format!r}.")
+    found = reference.rows(options.paper, options.table)
+    print({"md": show.to_markdown, "csv": show.to_csv}[options.format](found), end="")
+    return DONE

@@ -1,0 +1,260 @@
+"""The published values: complete, consistent with what is printed beside them, under names that exist."""
+
+from __future__ import annotations
+
+import csv
+import io
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from decimal import Decimal
+
+import pytest
+
+from kvbench import cli, compose, reference
+from kvbench.methods import registry
+from kvbench.methods.method import parse
+
+FULL, CAPACITIES, SCORES = (
+    1,
+    4,
+    3,
+)  # fullkv; snapkv, pyramidkv, adakv, sparsemm; plain, mixkv, the paper's own
+LONGBENCH = 16 + 1  # tasks and their average
+
+# Values of a table: rows x budgets x columns.
+COUNTS = {
+    # Two models with SparseMM, two without.
+    ("bacon", "1"): 2 * 5 * (FULL + CAPACITIES * SCORES * 3) + 2 * 5 * (FULL + 3 * SCORES * 3),
+    ("bacon", "2"): 5 * (FULL + CAPACITIES * SCORES * 3),
+    ("bacon", "3"): 7 * (FULL + CAPACITIES * SCORES * 2),
+    ("bacon", "4"): LONGBENCH * (FULL + 3 * SCORES * 2),
+    ("bacon", "5"): 3 * 5 * 5 + 2 * (FULL + CAPACITIES * SCORES),
+    ("bacon", "6"): 5 * 3,
+    ("bacon", "7"): 5 * 3,
+    ("bacon", "8"): LONGBENCH * (FULL + 3 * SCORES * 2),
+    ("bacon", "9"): 3 * (FULL + 3 * SCORES),
+    ("bacon", "10"): 3 * 5 * 5,
+    ("bacon", "11"): 3 * 5 * 5 * 2,
+    ("bacon", "12"): 2 * 4 * (FULL + 3 * SCORES * 2),
+    ("bacon", "13"): 4 * (FULL + 3 * SCORES * 2),
+    ("ecokv", "1"): 2 * 5 * (FULL + CAPACITIES * SCORES * 3),
+    ("ecokv", "2"): 2 * SCORES * 3,
+    ("ecokv", "3"): 2 * 3 * 3,
+    ("ecokv", "4"): 4 * 3,
+    ("ecokv", "5"): 3 * (FULL + 2 * SCORES),
+    ("ecokv", "8"): 2 * 3 * 6,
+    ("ecokv", "9"): 2 * (2 + 2 + 1) * 3,
+    ("ecokv", "10"): 3 * (FULL + 2 * SCORES),
+    ("ecokv", "11"): 2 * 2 * 3,
+    ("ecokv", "12"): 2 * 3,
+}
+ROWS = reference.rows()
+
+
+def place(row, **changed):
+    """What tells values apart."""
+    names = ("paper", "table", "model", "benchmark", "metric", "method", "budget", "setting")
+    return tuple(changed.get(name, getattr(row, name)) for name in names)
+
+
+BY_PLACE = {place(row): row for row in ROWS}
+
+
+def find(paper, table, benchmark, method, budget=None, **more):
+    """The one value that fits."""
+    found = [
+        row
+        for row in reference.rows(paper, table)
+        if (row.benchmark, row.method, row.budget) == (benchmark, method, budget)
+        and all(getattr(row, name) == value for name, value in more.items())
+    ]
+    assert len(found) == 1
+    return found[0].value
+
+
+def test_every_table_has_all_its_values():
+    counted = Counter((row.paper, row.table) for row in ROWS if row.paper != "rcr")
+    assert counted == COUNTS
+    assert all(
+        set(reference.about()[paper]) == {t for p, t in COUNTS if p == paper} for paper in ("bacon", "ecokv")
+    )
+
+
+def test_no_value_stands_twice():
+    assert len(BY_PLACE) == len(ROWS)
+
+
+def test_fullkv_alone_is_the_upper_bound_and_has_no_budget():
+    for row in ROWS:
+        assert (row.budget is None) == (
+            row.method == "fullkv" or row.metric == "latency" or _unbudgeted(row)
+        ), row
+        if row.paper != "rcr":
+            assert row.is_upper_bound == (row.method == "fullkv"), row
+
+
+def _unbudgeted(row):
+    return (row.paper, row.table, row.metric) == ("bacon", "5", "peak_memory")
+
+
+def test_printed_differences_are_differences_of_the_values():
+    """BACON prints differences from the capacity alone, ECOKV from MixKV."""
+    checked = wrong = 0
+    for row in ROWS:
+        if not row.delta:
+            continue
+        capacity = row.method.partition("+")[0]
+        base = BY_PLACE[place(row, method=capacity if row.paper == "bacon" else f"{capacity}+mixkv")]
+        same = Decimal(row.value) - Decimal(base.value) == Decimal(row.delta)
+        assert same or "printed difference" in row.flag, row
+        assert not (same and "printed difference" in row.flag), row
+        checked, wrong = checked + 1, wrong + (not same)
+    assert checked == (4 + 4 + 3 + 3) * 5 * 3 + 2 * 4 * 5 * 3 and wrong == 1
+
+
+@pytest.mark.parametrize(("benchmark", "parts", "places"), [("longbench", 16, 2), ("screenspot", 6, 1)])
+def test_printed_averages_are_means_of_the_values(benchmark, parts, places):
+    half = Decimal(5).scaleb(-places - 1)
+    averages = [row for row in ROWS if (row.benchmark, row.metric) == (benchmark, "average")]
+    assert averages
+    for row in averages:
+        group = ("paper", "table", "model", "method", "budget", "setting")
+        values = [
+            Decimal(other.value)
+            for other in ROWS
+            if other.metric != "average" and all(getattr(other, name) == getattr(row, name) for name in group)
+        ]
+        assert len(values) == parts
+        near = abs(sum(values) / parts - Decimal(row.value)) <= half
+        assert near != ("average" in row.flag), row
+
+
+DEFAULTS = {"evidence": "true", "coherence": "true", "persistence": "true", "depth": "4", "radius": "5"}
+DEFAULTS |= {"normalise": "minmax", "centroid": "all", "redundancy": "euclidean"}
+
+
+def test_values_printed_in_several_tables_agree():
+    same = defaultdict(list)
+    for row in ROWS:
+        if row.paper == "rcr" or row.unit in ("GB", "s", "") or "prompt" in row.options:
+            continue
+        usual = DEFAULTS | {"window": "4" if row.method.endswith("+ecokv") else "32"}
+        setting = " ".join(f"{key}={value}" for key, value in row.options.items() if usual[key] != value)
+        same[place(row, table="", setting=setting)].append(row)
+    several = [found for found in same.values() if len(found) > 1]
+    assert len(several) > 100
+    for found in several:
+        agree = len({row.number for row in found}) == 1
+        for row in found:
+            assert agree != ("prints" in row.flag), row
+
+
+def test_what_the_text_says_of_the_tables():
+    gains = [
+        100 * (row.number / BY_PLACE[place(row, method=row.method.partition("+")[0])].number - 1)
+        for row in reference.rows("bacon", 1)
+        if row.method.endswith("+bacon") and row.benchmark != "textcaps"
+    ]
+    assert f"{max(gains):.1f}" == "30.9"  # the abstract
+    # BACON, appendix C.2
+    for method, value in (("snapkv", "61.50"), ("snapkv+bacon", "61.80"), ("adakv+bacon", "62.10")):
+        assert find("bacon", 9, "hrbench_8k", method, 128) == value
+    assert find("bacon", 9, "videomme", "sparsemm+bacon", 1024) == "53.00"
+    assert find("bacon", 9, "videomme", "fullkv") == "53.30"
+    # ECOKV, section 6.3: a small window helps; the average cache of Qwen2-VL-7B
+    assert find("ecokv", 8, "chartqa", "snapkv+ecokv", 64, setting="window=32") == "79.1"
+    assert find("ecokv", 5, "synthetic", "fullkv", metric="cache_memory") == "0.438"
+    assert f"{8192 * 28 * 4 * 2 * 128 * 2 / 2**30:.3f}" == "0.438"  # positions, layers, heads, K and V, bytes
+
+
+def test_methods_and_settings_are_kvbenchs_own():
+    words = {"prompt", "input_length", "new_tokens", "samples", "range", "over", "drift"}
+    for row in ROWS:
+        name, _, refresh = row.method.partition(" refresh=")
+        parsed = parse(name)
+        kinds = [("capacity", parsed[0]), ("score", parsed[1])] if parsed else []
+        kinds += [("refresh", refresh)] if refresh else []
+        options = {option.name for kind, of in kinds for option in registry.options(kind, of)}
+        assert set(row.options) <= options | words | ({"window"} if parsed else set()), row
+
+
+def test_models_benchmarks_and_metrics_are_kvbenchs_own():
+    with compose.session():
+        models, benchmarks = set(compose.choices("model")), set(compose.choices("benchmark"))
+    assert {row.model for row in ROWS} - {""} <= models
+    assert {row.benchmark for row in ROWS} - {"", "synthetic"} <= benchmarks
+
+
+def command(capsys, *arguments):
+    code = cli.main(["reference", *arguments])
+    return code, *capsys.readouterr()
+
+
+def test_the_command_prints_ten_columns(capsys):
+    code, out, _ = command(capsys, "--format", "csv")
+    lines = list(csv.reader(io.StringIO(out)))
+    assert code == 0 and len(lines) == len(ROWS) + 1
+    assert ",".join(lines[0]) == "paper,table,model,benchmark,metric,method,budget,setting,value,unit"
+    assert all(len(line) == 10 for line in lines)
+    assert ["bacon", "1", "qwen2_vl_7b", "docvqa", "anls", "fullkv", "", "", "93.7", "%"] in lines
+    assert [
+        "bacon",
+        "7",
+        "llava_next_mistral_7b",
+        "docvqa",
+        "anls",
+        "snapkv+bacon",
+        "64",
+        "radius=3",
+        "53.7",
+        "%",
+    ] in lines
+
+
+def test_the_command_prints_a_table_by_default(capsys):
+    code, out, _ = command(capsys, "--paper", "ecokv", "--table", "1")
+    assert code == 0 and out.startswith("## ecokv table 1")
+    assert "| qwen2_vl_7b | snapkv+ecokv | 64 | 81.8 (+13.9) | 74.8 (+8.8) |" in out
+    assert "1.250 (+0.181) [1]" in out and "1. qwen2_vl_7b textcaps pyramidkv+ecokv 128: the printed" in out
+
+
+def test_every_value_stands_in_the_tables(capsys):
+    _, out, _ = command(capsys)
+    shown = Counter(
+        cell.strip().split(" ")[0]
+        for line in out.splitlines()
+        if line.startswith("| ")
+        for cell in line.split("|")
+    )
+    assert not Counter(row.value for row in ROWS) - shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--paper", "bakon"], "there is no paper 'bakon': did you mean bacon?"),
+        (["--paper", "ecokv", "--table", "7"], "there is no table '7' of ecokv: choose one of 1, "),
+        (["--table", "99"], "there is no table '99' of any paper"),
+        (["--format", "tex"], "format must be one of md, csv, not 'tex'."),
+        (["--papers", "bacon"], "has no option '--papers': did you mean --paper"),
+    ],
+)
+def test_mistakes_are_one_sentence(capsys, arguments, said):
+    code, out, err = command(capsys, *arguments)
+    assert code == 2 and not out and said in err and len(err.splitlines()) == 1
+
+
+def test_needs_neither_torch_nor_pandas():
+    script = (
+        "import sys; from kvbench import cli; cli.main(['reference', '--format', 'csv']);"
+        "assert not {'torch', 'pandas', 'hydra'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_as_a_frame():
+    frame = reference.frame("bacon", "1")
+    assert len(frame) == COUNTS["bacon", "1"]
+    best = frame[(frame.model == "qwen2_vl_7b") & (frame.benchmark == "docvqa") & (frame.budget == 64)]
+    assert best.value.max() == 92.0 and best.delta.notna().sum() == 4
