@@ -115,6 +115,8 @@ def _missing(error: MissingConfigException) -> UserError:
     if not found:
         return UserError(_first_line(error))
     group, name = found.groups()
+    if group == "hydra/launcher":
+        return UserError(f'launcher={name} is not installed: pip install "kvbench[slurm]".')
     return UserError(f"unknown {group} {name!r}: {suggest(name, choices(group))}")
 
 
@@ -143,12 +145,19 @@ def unknown_key(key: str, known: list[str] | None = None) -> UserError:
     """The sentence for a misspelt key."""
     if known is None:
         known = sorted({*RunConfig.__dataclass_fields__, "experiment", "profile"} - {"axes"})
+        known += [f"launcher.{key}" for key in _launcher_keys()]
         try:
             config = plain(compose([]), resolve=False)
             known += flat_keys({group: config[group] for group in ("model", "benchmark")})
         except UserError:
             pass  # the defaults do not compose either; the fields alone must do
     return UserError(f"unknown key {key!r}: {suggest(key, known)}")
+
+
+def _launcher_keys() -> list[str]:
+    """Settings of the launchers, of whichever file has them."""
+    files = sorted((paths.conf_dir() / "launcher").glob("*.yaml"))
+    return sorted({key for path in files for key in OmegaConf.load(path).get("launcher", {})})
 
 
 def flat_keys(config: dict[str, Any], prefix: str = "") -> list[str]:

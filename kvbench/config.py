@@ -37,8 +37,10 @@ class RunConfig:
     )  # overrides of the cells, filled by the command line
     limit: Optional[int] = _field("runtime", default=None)  # noqa: UP045 - read by OmegaConf
     store: str = _field("runtime", default="runs/default")
-    shard: int = _field("runtime", default=0)
+    shard: Optional[int] = _field("runtime", default=None)  # noqa: UP045 - None: every one
     shards: int = _field("runtime", default=1)
+    sync: float = _field("runtime", default=5.0)  # seconds of work that a power failure may cost
+    launcher: dict[str, Any] = _field("runtime", default_factory=dict)  # conf/launcher: where jobs run
     retries: int = _field("runtime", default=1)  # further tries of a sample that fails
     fail_fast: bool = _field("runtime", default=False)
     trace: bool = _field("runtime", default=False)  # record what re-selection did at every step and layer
@@ -134,6 +136,8 @@ def check_runtime(config: dict[str, Any]) -> None:
     check_whole("retries", config["retries"], 0)
     check_whole("seed", config["seed"], 0)
     shards = check_whole("shards", config["shards"], 1)
+    if not config["sync"] >= 0:
+        raise UserError(f"sync must be a number of seconds of at least 0, not {config['sync']}: set sync=5.")
     shard = check_whole("shard", config["shard"], 0)
     if shard >= shards:
         raise UserError(

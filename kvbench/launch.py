@@ -9,7 +9,7 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 
-from kvbench import compose, plan
+from kvbench import compose, plan, preempt, store
 from kvbench import run as generation
 from kvbench.errors import UserError
 from kvbench.store.files import storage_error
@@ -19,8 +19,10 @@ def run(overrides: list[str], multirun: bool, command: list[str]) -> int:
     """Run every job of the overrides; exit code 0 when all is answered, 1 when something is missing."""
     with compose.session() as hydra:
         jobs = plan.jobs(overrides, multirun)
-        _check_store(Path(jobs[0].config["store"]))
-        with compose.sentences():
+        where = Path(jobs[0].config["store"])
+        _check_store(where)
+        store.check_versions([cell for job in jobs for cell in job.cells], where)
+        with compose.sentences(), preempt.watched():
             returns = hydra.multirun(
                 config_name="config",
                 task_function=functools.partial(task, command=command),
@@ -45,8 +47,12 @@ def task(config: Any, command: list[str]) -> generation.Outcome:
     The job is worked out again from its overrides: they are all that has to travel.
     """
     overrides = HydraConfig.get().overrides
-    job = plan.job(list(overrides.task), list(overrides.hydra))
-    outcome = generation.run_job(job, command, say=_say)
+    return work(list(overrides.task), list(overrides.hydra), command)
+
+
+def work(overrides: list[str], shared: list[str], command: list[str]) -> generation.Outcome:
+    """The job of one list of overrides; ``shared`` are Hydra's own."""
+    outcome = generation.run_job(plan.job(overrides, shared), command, say=_say)
     print(outcome.sentence(), flush=True)
     return outcome
 

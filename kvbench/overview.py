@@ -29,13 +29,16 @@ def print_plan(overrides: list[str], multirun: bool, list_cells: bool) -> None:
     unknown = False
     for job in jobs:
         responses = store.load_folder(job.folder)
+        for sentence in responses.damaged:
+            print(f"kvbench: {sentence}", file=sys.stderr)
         indices = job.indices(responses)
         if indices is None and job.limit is not None:
             indices = [index for index in range(job.limit) if job.owns(index)]
         wanted = set(indices) if indices is not None else None
         done = failed = 0
         for cell in job.cells:
-            answered, errors = responses.answers[cell.digest].keys(), responses.failed(cell.digest).keys()
+            answered = store.done(cell, responses, job.config["trace"])
+            errors = responses.failed(cell.digest).keys()
             done += len(answered if wanted is None else answered & wanted)
             failed += len(errors if wanted is None else errors & wanted)
         if wanted is None:

@@ -98,10 +98,13 @@ def _axes(lines: list[str]) -> str:
     return f"axes=[{','.join(quoted)}]"
 
 
-def split_jobs(arguments: list[str], params: dict[str, Any]) -> list[list[str]]:
+def split_jobs(
+    arguments: list[str], params: dict[str, Any], shards: int = 1, shard: int | None = None
+) -> list[list[str]]:
     """Split overrides and an experiment's ``hydra.sweeper.params`` into the overrides of each job.
 
-    ``arguments`` win over ``params``; cell axes end up in every job's ``axes``.
+    ``arguments`` win over ``params``; cell axes end up in every job's ``axes``.  ``shards`` without a
+    ``shard`` are a job each.
     """
     lines = [f"{key}={value}" for key, value in params.items()]
     others: dict[str, list[str]] = {}
@@ -122,6 +125,8 @@ def split_jobs(arguments: list[str], params: dict[str, Any]) -> list[list[str]]:
             others[key] = [f"{key}={value}" for value in _values(override)]
         else:
             others[key] = [override.input_line]
+    if shards > 1 and shard is None and "shard" not in others:
+        others["shard"] = [f"shard={number}" for number in range(shards)]
     axes = [_axes(list(cells.values()))] if cells else []
     return [[*combination, *axes] for combination in itertools.product(*others.values())]
 
@@ -153,7 +158,9 @@ def jobs(overrides: list[str], multirun: bool = False) -> list[Job]:
                     raise UserError(f"{override.input_line} has several values: add -m to run them all.")
         shared = list(master.hydra.overrides.hydra)
         params = compose.plain(master.hydra.sweeper.params, resolve=True)
-        return [job(line, shared) for line in split_jobs(list(master.hydra.overrides.task), params)]
+        config.check_whole("shards", master.shards, 1)
+        lines = split_jobs(list(master.hydra.overrides.task), params, master.shards, master.shard)
+        return [job(line, shared) for line in lines]
 
 
 def job(overrides: list[str], shared: list[str]) -> Job:
@@ -164,6 +171,7 @@ def job(overrides: list[str], shared: list[str]) -> Job:
     spanned = _cell_axes(raw, shared + overrides)
     raw["method"] = raw["refresh"] = {}
     resolved = compose.plain(compose.OmegaConf.create(raw), resolve=True)
+    resolved["shard"] = resolved["shard"] or 0
     config.check_runtime(resolved)
     folder = store.group_folder(
         Path(resolved["store"]), resolved["model"]["name"], resolved["benchmark"]["name"]

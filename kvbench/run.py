@@ -71,37 +71,55 @@ def load_benchmark(config: dict[str, Any]) -> Any:
     return benchmarks.load(config)
 
 
-def build_method(spec: dict[str, Any], budget: int | None) -> Any:
-    """The method of a cell, ready for the engine."""
+def build_method(spec: dict[str, Any], budget: int | None, offload: bool = False) -> Any:
+    """The method of a cell, ready for the engine; ``offload`` concerns those that refresh."""
     from kvbench import methods
 
+    if "refresh" in spec:
+        spec = {**spec, "refresh": {**spec["refresh"], "offload": offload}}
     return methods.build(spec, budget)
 
 
-def generate(adapter: Any, inputs: Any, methods: list[Any], benchmark: Any) -> list[Any]:
-    """One answer per method to one prompt."""
+def generate(adapter: Any, inputs: Any, methods: list[Any], benchmark: Any, trace: bool = False) -> list[Any]:
+    """One answer per method to one prompt, with its trace when asked for."""
     from kvbench import engine
 
     return engine.generate(
-        adapter, inputs, methods, max_new_tokens=benchmark.max_new_tokens, until=benchmark.until
+        adapter, inputs, methods, max_new_tokens=benchmark.max_new_tokens, until=benchmark.until, trace=trace
     )
 
 
 def run_job(job: Job, command: list[str], say: Callable[[str], None] = print) -> Outcome:
     """Compute what a job lacks and write its results.  Raises UserError when it cannot start or go on."""
-    with store.Writer(job.journal) as writer:
-        if writer.notice:
-            say(writer.notice)
-        responses = store.load_folder(job.folder, own=(job.journal, writer.records))
+    with store.Writer(job.journal, job.config["sync"]) as writer:
+        for notice in writer.notices:
+            say(notice)
         # Summaries and later runs read the folder: what it holds must not depend on the moment of a crash.
         for cell in job.cells:
             store.write_cell(cell)
+        responses = store.load_folder(job.folder, own=(job.journal, writer.records))
         indices = job.indices(responses)
         new = 0
-        if indices is None or _pending(job, responses, indices):
+        if indices is None or _pending(job, responses, indices) or _lost(job, writer, responses):
             new, indices = _generate_missing(job, writer, responses, command, say)
-        for cell in job.cells:
-            store.write_result(cell, responses)
+        writer.flush()
+        responses = store.write_results(job.cells, job.folder)
+    return _outcome(job, responses, indices, new)
+
+
+def stored(job: Job) -> Outcome | None:
+    """What the store holds of a job; None when no session has seen how many samples there are."""
+    responses = store.load_folder(job.folder)
+    indices = job.indices(responses)
+    return None if indices is None else _outcome(job, responses, indices, new=0)
+
+
+def unknown(job: Job) -> Outcome:
+    """The outcome of a job that never came to counting its samples: at least one is missing."""
+    return Outcome(job.title, cells=len(job.cells), samples=1, done=0, new=0, failed=0)
+
+
+def _outcome(job: Job, responses: store.Responses, indices: list[int], new: int) -> Outcome:
     wanted = set(indices)
     failed = [
         record
@@ -113,16 +131,22 @@ def run_job(job: Job, command: list[str], say: Callable[[str], None] = print) ->
         title=job.title,
         cells=len(job.cells),
         samples=len(indices),
-        done=sum(len(wanted & responses.answers[cell.digest].keys()) for cell in job.cells),
+        done=sum(len(wanted & store.done(cell, responses, job.config["trace"])) for cell in job.cells),
         new=new,
         failed=len(failed),
         first_error="{type}: {message}".format(**failed[0]["error"]) if failed else "",
     )
 
 
+def _lost(job: Job, writer: store.Writer, responses: store.Responses) -> bool:
+    """Whether damage took the circumstances of answers: a new session may tell them again."""
+    return bool(writer.notices) and any(responses.orphans(cell.digest) for cell in job.cells)
+
+
 def _pending(job: Job, responses: store.Responses, indices: list[int]) -> dict[int, list[store.Cell]]:
-    """Sample index -> cells without an answer to it."""
-    pending = {index: [c for c in job.cells if index not in responses.answers[c.digest]] for index in indices}
+    """Sample index -> cells that lack an answer to it, or the trace of it that the job asks for."""
+    done = {cell.digest: store.done(cell, responses, job.config["trace"]) for cell in job.cells}
+    pending = {index: [c for c in job.cells if index not in done[c.digest]] for index in indices}
     return {index: cells for index, cells in pending.items() if cells}
 
 
@@ -149,19 +173,24 @@ def _generate_missing(
             f"use at most {len(every)} shards for {len(every)} samples."
         )
     pending = _pending(job, responses, [sample.index for sample in samples])
-    if not pending:
+    if not pending and not _lost(job, writer, responses):
         return 0, [sample.index for sample in samples]
-    methods = {cell.digest: build_method(cell.config["method"], cell.budget) for cell in job.cells}
+    offload, trace = job.config["offload"], job.config["trace"]
+    methods = {cell.digest: build_method(cell.config["method"], cell.budget, offload) for cell in job.cells}
     adapter = load_model(job.config["model"])
     for method in methods.values():
         _check_head_scores(method, adapter)
+        if getattr(method, "refresh", None) is not None:
+            method.refresh.check_model(adapter.head_dim)
     device, dtype = _placement(adapter)
-    record([{"run": provenance.collect(command, job.config["seed"], device, dtype)}])
+    run = provenance.collect(command, job.config["seed"], device, dtype)
+    session = store.session_of(run)
+    record([store.run_record(run)])
 
     new = 0
     todo = [sample for sample in samples if sample.index in pending]
     with Progress(job.title, len(samples), len(samples) - len(todo), say) as progress:
-        for sample, images in _prefetched(todo):
+        for sample, images in _prefetched(todo) if todo else ():
             cells = pending[sample.index]
             answered = False
             for attempt in range(job.config["retries"] + 1):
@@ -169,12 +198,31 @@ def _generate_missing(
                 try:
                     _seed(job.config["seed"], sample.index)
                     # A further try reads the images again: the first may have failed for them.
-                    inputs = adapter.prepare(sample.text, sample.images() if attempt else images.result())
-                    answers = generate(adapter, inputs, [methods[cell.digest] for cell in cells], benchmark)
+                    try:
+                        pictures = sample.images() if attempt else images.result()
+                    except FileNotFoundError as error:
+                        raise DataGone(error.filename or str(error)) from error
+                    inputs = adapter.prepare(sample.text, pictures)
+                    asked = [methods[cell.digest] for cell in cells]
+                    answers = generate(adapter, inputs, asked, benchmark, trace)
                     if len(answers) != len(cells):
                         raise RuntimeError(f"{len(cells)} methods gave {len(answers)} answers")
+                    if trace:
+                        _keep_traces(cells, sample.index, answers, responses)
+                except DataGone as gone:
+                    # No sample's fault: every later one would fail as well.
+                    name = job.config["benchmark"]["name"]
+                    raise UserError(
+                        f"the data of benchmark {name} vanished at sample {sample.index} ({gone}): restore "
+                        "it, and the same command continues."
+                    ) from gone
                 except Exception as error:  # recorded as what it is, never turned into an answer
                     failure = {"type": type(error).__name__, "message": str(error)[:2000]}
+                    if _out_of_memory(error):
+                        failure["message"] += (
+                            f" [out of memory with {len(cells)} cells at once: run fewer methods or budgets "
+                            "in one command, or use a larger device]"
+                        )
                     record([_error(cell, sample, failure, attempt) for cell in cells])
                     say(
                         f"{job.title}, sample {sample.index}, try {attempt + 1}: "
@@ -184,8 +232,13 @@ def _generate_missing(
                         break  # what the user has to fix does not change by trying again
                 else:
                     seconds = round(time.monotonic() - started, 4)
-                    record([_answer(c, sample, a, seconds) for c, a in zip(cells, answers, strict=True)])
-                    new += len(cells)
+                    records = [
+                        {**_answer(cell, sample, answer, seconds), "session": session}
+                        for cell, answer in zip(cells, answers, strict=True)
+                        if sample.index not in responses.answers[cell.digest]  # else it lacked a trace only
+                    ]
+                    record(records)
+                    new += len(records)
                     answered = True
                     break
             if not answered and job.config["fail_fast"]:
@@ -193,6 +246,30 @@ def _generate_missing(
                 break
             progress.advance()
     return new, [sample.index for sample in samples]
+
+
+def _keep_traces(cells: list[store.Cell], index: int, answers: list[Any], responses: store.Responses) -> None:
+    """Write the traces of a sample; a trace of another answer than the stored one is refused."""
+    for cell, answer in zip(cells, answers, strict=True):
+        known = responses.answers[cell.digest].get(index)
+        if known is not None and known["tokens"] != [int(token) for token in answer.tokens]:
+            raise UserError(
+                f"{cell.method} on {cell.benchmark} answers sample {index} otherwise than when it was stored, "
+                "so a trace would not describe the stored answer: trace into another store=DIR."
+            )
+        store.write_trace(cell, index, answer.trace)
+
+
+class DataGone(Exception):
+    """A file of the data set that existed when the run began does not any more."""
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out, the host's or the device's; what is cached is given back for the next try."""
+    if type(error).__name__ == "OutOfMemoryError":  # torch's: on any device, without importing it
+        sys.modules["torch"].cuda.empty_cache()
+        return True
+    return isinstance(error, MemoryError)
 
 
 def _check_head_scores(method: Any, adapter: Any) -> None:

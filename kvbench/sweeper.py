@@ -22,6 +22,8 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
+from kvbench.slurm import SlurmLauncher
+
 
 class CellSweeper(Sweeper):
     """Splits the axes and hands one list of overrides per job to whatever launcher is configured."""
@@ -39,8 +41,10 @@ class CellSweeper(Sweeper):
     def sweep(self, arguments: list[str]) -> list[JobReturn]:
         from kvbench import plan
 
-        jobs = plan.split_jobs(arguments, self.params)
-        if not self.config.fail_fast:
+        jobs = plan.split_jobs(arguments, self.params, self.config.shards, self.config.shard)
+        # Launchers that run jobs at once are not held back: there each job stops at its own first failure.
+        one_by_one = self.config.hydra.launcher._target_.endswith(".BasicLauncher")
+        if not (self.config.fail_fast and one_by_one):
             return list(self.launcher.launch(jobs, initial_job_idx=0))
         returns: list[JobReturn] = []
         for number, job in enumerate(jobs):
@@ -55,7 +59,7 @@ class CellSweeper(Sweeper):
 # imported by every Hydra application of the environment, so only this name is put there, when `register` is
 # called.
 NAMESPACE, NAME = "hydra_plugins", "kvbench"
-CellSweeper.__module__ = f"{NAMESPACE}.{NAME}"
+CellSweeper.__module__ = SlurmLauncher.__module__ = f"{NAMESPACE}.{NAME}"
 
 
 @dataclass
@@ -64,8 +68,13 @@ class CellSweeperConf:
     params: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass
+class SlurmLauncherConf:
+    _target_: str = "hydra_plugins.kvbench.SlurmLauncher"
+
+
 def register() -> None:
-    """Make ``hydra/sweeper=kvbench`` known to Hydra in this process."""
+    """Make ``hydra/sweeper=kvbench`` and ``hydra/launcher=kvbench_slurm`` known to Hydra in this process."""
     plugins = Plugins.instance()
     try:
         namespace = importlib.import_module(NAMESPACE)
@@ -74,6 +83,10 @@ def register() -> None:
     sys.modules[f"{NAMESPACE}.{NAME}"] = sys.modules[__name__]
     setattr(namespace, NAME, sys.modules[__name__])
     plugins.register(CellSweeper)
+    plugins.register(SlurmLauncher)
     ConfigStore.instance().store(
         group="hydra/sweeper", name="kvbench", node=CellSweeperConf, provider="kvbench"
+    )
+    ConfigStore.instance().store(
+        group="hydra/launcher", name="kvbench_slurm", node=SlurmLauncherConf, provider="kvbench"
     )

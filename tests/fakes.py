@@ -28,6 +28,7 @@ def log(line: str) -> None:
 
 class Adapter:
     model = SimpleNamespace(device="cpu", dtype="torch.float32")
+    head_dim = 64
 
     def prepare(self, text: str, images: list) -> SimpleNamespace:
         return SimpleNamespace(text=text, images=images, length=200)
@@ -56,7 +57,7 @@ def load_benchmark(config: dict) -> Benchmark:
 
 
 def generate(
-    adapter: Adapter, inputs: SimpleNamespace, methods: list, benchmark: Benchmark
+    adapter: Adapter, inputs: SimpleNamespace, methods: list, benchmark: Benchmark, trace: bool = False
 ) -> list[SimpleNamespace]:
     index = int(inputs.text.split()[-1])
     assert inputs.images == [f"picture {index}"]
@@ -73,12 +74,26 @@ def generate(
         kept = [[method.budget or inputs.length] * HEADS for _ in range(LAYERS)]
         if method.name.startswith("adakv"):
             kept = [[method.budget + layer, method.budget - layer] for layer in range(LAYERS)]
-        answers.append(
-            SimpleNamespace(
-                text=f"{name} é\n", tokens=tokens, stopped="length", prompt_length=inputs.length, kept=kept
-            )
+        if getattr(method, "refresh", None) is not None:
+            tokens[0] = sum(map(ord, repr(method.refresh).replace("offload=True", "offload=False"))) % 251
+        answer = SimpleNamespace(
+            text=f"{name} é\n", tokens=tokens, stopped="length", prompt_length=inputs.length, kept=kept
         )
+        if trace:
+            answer.trace = a_trace(len(tokens) - 1, index)
+        answers.append(answer)
     return answers
+
+
+def a_trace(steps: int, index: int):
+    """A trace whose drift counts (step, layer) up from the sample's index."""
+    import numpy
+
+    from kvbench.engine.trace import FIELDS, Trace
+
+    values = numpy.zeros((steps, LAYERS, len(FIELDS)), numpy.float32)
+    values[..., 0] = index + numpy.arange(steps * LAYERS).reshape(steps, LAYERS)
+    return Trace.from_values(values, held=2)
 
 
 def install() -> None:

@@ -67,7 +67,13 @@ def test_every_key_of_a_group_is_identity_or_runtime(group, identity, runtime):
 def test_identity_fields_change_the_digest_and_runtime_fields_do_not():
     base = ["method=snapkv+bacon", "budget=64"]
     (digest,) = digests(*base)
-    same = ["limit=3", "store=/tmp/elsewhere", "retries=4", "fail_fast=true", "shards=2", "model.device=cuda"]
+    same = ["limit=3", "store=/tmp/elsewhere", "retries=4", "fail_fast=true", "model.device=cuda"]
+    same += [
+        "shards=2 shard=1",
+        "sync=0",
+        "launcher=joblib launcher.jobs=3",
+        "launcher=slurm launcher.partition=x",
+    ]
     same += [
         "benchmark.default_limit=9",
         "benchmark.title=x",
@@ -76,7 +82,7 @@ def test_identity_fields_change_the_digest_and_runtime_fields_do_not():
         "seed=0",
     ]
     for override in same:
-        assert digests(*base, override) == [digest], override
+        assert digests(*base, *override.split()) == [digest], override
     changes = ["seed=1", "model.dtype=bfloat16", "benchmark.max_new_tokens=5", "method.window=8", "budget=65"]
     changes += ["method.score.radius=3", "method=snapkv", "benchmark=fake_text"]
     for override in changes:
@@ -128,6 +134,8 @@ def test_shards_share_cells_and_split_samples():
     assert first.cells[0].digest == second.cells[0].digest
     assert first.journal != second.journal and first.folder == second.folder
     assert [index for index in range(6) if first.owns(index)] == [0, 2, 4]
+    every = jobs("shards=3", "benchmark=fake_qa,fake_text", "method=fullkv")
+    assert [job.config["shard"] for job in every] == [0, 1, 2, 0, 1, 2], "without a shard, all of them"
 
 
 def test_any_capacity_composes_with_any_score():

@@ -53,6 +53,7 @@ def kvbench(log, monkeypatch):
 def final(folder: Path) -> dict[str, bytes]:
     """Every file that a finished run promises to be the same, and the journals' records without times."""
     files = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*.json")}
+    files = {name: data for name, data in files.items() if "/provenance/" not in name}  # when and where
     for path in folder.rglob("journal*.jsonl"):
         records = [json.loads(line) for line in path.read_bytes().splitlines()]
         answers = [r for r in records if "text" in r]
@@ -118,8 +119,14 @@ def test_results_hold_the_realised_entries_and_the_circumstances(kvbench, tmp_pa
         and circumstances["seed"] == 0
     )
     assert set(circumstances["versions"]) == {"python", "kvbench", "torch", "transformers", "lmms_eval"}
-    assert circumstances["command"][:2] == ["kvbench", "run"] and "started" not in circumstances
-    assert os.uname().nodename not in json.dumps(circumstances)
+    cell = store.cells(tmp_path / "s")[0]
+    history = json.loads((cell.folder / "provenance" / f"{cell.digest}.json").read_text())
+    (told,) = history["commands"]
+    assert told.startswith("kvbench run") and told.endswith("store=.../s"), "no path of this machine"
+    assert history["hosts"] == 1 and history["first_started"] == history["last_started"]
+    assert history["circumstances"] == full["provenance"]
+    journal = (cell.folder / "journal.jsonl").read_text()
+    assert os.uname().nodename not in journal and str(tmp_path) not in journal
 
 
 def test_responses_are_tidy(kvbench, tmp_path):
@@ -189,9 +196,15 @@ def test_shards_together_equal_one_run(kvbench, tmp_path):
     assert whole.equals(split)
     assert len(list((tmp_path / "split/fake/fake_qa").glob("journal-*of4.jsonl"))) == 4
     assert kvbench("run", "shards=20", "shard=15", f"store={tmp_path}/split", "limit=12") == 2
+    assert kvbench("run", *GRID, "shards=3", f"store={tmp_path}/all") == 0, "no shard is every shard"
+    results = [
+        {p.relative_to(tmp_path / name): p.read_bytes() for p in (tmp_path / name).glob("*/*/results/*")}
+        for name in ("whole", "split", "all")
+    ]
+    assert len(results[0]) == 10 and results[0] == results[1] == results[2]
 
 
-def test_a_torn_journal_is_repaired_and_a_damaged_one_refused(kvbench, tmp_path, capsys):
+def test_a_torn_or_damaged_journal_is_repaired(kvbench, tmp_path, capsys):
     where = f"store={tmp_path}/s"
     assert kvbench("run", "method=snapkv", "budget=64", where) == 0
     before = final(tmp_path / "s")
@@ -203,9 +216,11 @@ def test_a_torn_journal_is_repaired_and_a_damaged_one_refused(kvbench, tmp_path,
     assert final(tmp_path / "s") == before
     middle = whole.index(b'"text"')
     journal.write_bytes(whole[:middle] + b"X" + whole[middle + 1 :])
-    assert kvbench("run", "method=snapkv", "budget=64", where) == 2
-    assert "journal.jsonl, line 3 is damaged" in capsys.readouterr().err
-    assert kvbench("plan", "method=snapkv", "budget=64", where) == 2
+    assert kvbench("plan", "method=snapkv", "budget=64", where) == 0
+    assert "line 3 is damaged" in capsys.readouterr().err
+    assert kvbench("run", "method=snapkv", "budget=64", where) == 0
+    assert "journal.jsonl: line 3 damaged" in capsys.readouterr().err
+    assert final(tmp_path / "s") == before
 
 
 def test_kill_at_random_moments_then_the_same_bytes(tmp_path):

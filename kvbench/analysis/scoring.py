@@ -21,10 +21,10 @@ from kvbench.benchmarks.base import Benchmark, Scores, listed
 from kvbench.benchmarks.captions import java
 from kvbench.errors import UserError
 from kvbench.paths import conf_dir
-from kvbench.store import Cell, canonical, cells, load_folder, unpack_kept, write_atomic
+from kvbench.store import Cell, canonical, cells, check_versions, load_folder, unpack_kept, write_atomic
 from kvbench.store.files import storage_error
 
-_VERSION = 1  # raise when the meaning of a score changes: every cell is then scored again
+_VERSION = 2  # raise when the meaning of a score changes: every cell is then scored again
 
 
 def benchmark_config(cell: Cell) -> dict[str, Any]:
@@ -55,26 +55,14 @@ def score_store(store: Path) -> list[str]:
             f"there is nothing to score in {store}: name a store that `kvbench run` wrote, store=DIR."
         )
     warnings: list[str] = []
+    check_versions(found, store)
     for group in groups(found).values():
-        _check_one_version(group, store)
         try:
             warnings += _score_group(group)
         except UserError as error:
             warnings.append(f"{group[0].model} on {group[0].benchmark} is not scored: {error}")
     write_atomic(store / "results.csv", results_csv(store))
     return list(dict.fromkeys(warnings))
-
-
-def _check_one_version(group: list[Cell], store: Path) -> None:
-    """Raise UserError when cells that would stand in one table come from different models or questions."""
-    for part in ("model", "benchmark"):
-        versions = {canonical(cell.config[part]) for cell in group}
-        if len(versions) > 1:
-            name = getattr(group[0], part)
-            raise UserError(
-                f"{store} holds answers of {len(versions)} versions of {part} {name}, which no table may "
-                f"mix: run again with another store=DIR, or move {group[0].folder} away first."
-            )
 
 
 def _score_group(group: list[Cell]) -> list[str]:

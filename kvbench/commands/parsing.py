@@ -15,12 +15,13 @@ EXAMPLES = """examples:
   kvbench run experiment=table1
   kvbench table store=runs/table1
 
-exit codes: 0 all done, 1 samples failed or are missing, 2 a mistake in the command or its surroundings"""
+exit codes: 0 all done, 1 samples failed or are missing, 2 a mistake in the command or its surroundings,
+75 stopped by SIGTERM or SIGUSR1: the same command continues, as it does after Ctrl-C (130) or a crash"""
 
 OVERRIDES = """overrides are Hydra's KEY=VALUE; with -m a value may be a list A,B,C:
   one job each: model, benchmark, prompt, seed, shard
   cells that share a job's prefill: method, budget, method.window, method.score.OPTION, method.capacity.OPTION
-  for all: limit, store, shards, retries, fail_fast
+  for all: limit, store, shards, retries, fail_fast, launcher, sync
 A method is fullkv, CAPACITY or CAPACITY+SCORE; `kvbench list methods` names them and their options."""
 
 

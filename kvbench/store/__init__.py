@@ -2,7 +2,7 @@
 
 from kvbench.store.files import canonical, write_atomic
 from kvbench.store.journal import Writer
-from kvbench.store.layout import Cell, cells, group_folder, journal_path, write_cell
+from kvbench.store.layout import Cell, cells, check_versions, group_folder, journal_path, write_cell
 from kvbench.store.responses import (
     Responses,
     failures,
@@ -10,9 +10,12 @@ from kvbench.store.responses import (
     load_responses,
     pack_kept,
     provenance,
+    run_record,
+    session_of,
     unpack_kept,
-    write_result,
+    write_results,
 )
+from kvbench.store.traces import done, load_traces, write_trace
 
 __all__ = [
     "Cell",
@@ -20,15 +23,21 @@ __all__ = [
     "Writer",
     "canonical",
     "cells",
+    "check_versions",
+    "done",
     "failures",
     "group_folder",
     "journal_path",
     "load_folder",
     "load_responses",
+    "load_traces",
     "pack_kept",
     "provenance",
+    "run_record",
+    "session_of",
     "unpack_kept",
     "write_atomic",
     "write_cell",
-    "write_result",
+    "write_results",
+    "write_trace",
 ]

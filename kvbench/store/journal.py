@@ -1,24 +1,30 @@
 """An append-only journal of checksummed JSON lines, with one writer and any number of readers.
 
 Each line is one canonical JSON object whose last member is ``"crc":"xxxxxxxx"``, the CRC-32 of the object
-without it. A process that dies while writing leaves a torn last line: readers ignore it and the next writer
-cuts it off, so the samples in it are simply done again.  A bad line that is followed by others cannot come
-from a crash: it is refused with its line number, because everything after it would be guesswork.
+without it.  Three things can go wrong with the file, and none of them loses a good record:
+
+* a process that dies while writing leaves a *torn* last line, without its newline: readers ignore it, the
+  next writer cuts it off, and the samples in it are done again;
+* a *damaged* line, whose checksum is wrong, is passed over and named; the next writer moves it into
+  JOURNAL.damaged, and its sample is done again.  Lines carry their own checksum, so the others still count;
+* a power failure may lose what was not yet synchronised: at most ``sync`` seconds of work.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
+import time
 import zlib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kvbench.errors import UserError
 from kvbench.store.files import canonical, storage_error, sync_folder
+from kvbench.store.lock import locked
 
 _TAIL = len(b',"crc":"01234567"}')
 
@@ -31,7 +37,7 @@ def seal(record: dict[str, Any]) -> bytes:
 
 def unseal(line: bytes) -> dict[str, Any] | None:
     """The record of one line without its newline, or None when the line is damaged."""
-    if len(line) <= _TAIL or not line.endswith(b'"}') or line[-_TAIL:-10] != b',"crc":"':
+    if line[-_TAIL:-10] != b',"crc":"' or line[-2:] != b'"}' or len(line) <= _TAIL:
         return None
     payload = line[:-_TAIL] + b"}"
     if b"%08x" % zlib.crc32(payload) != line[-10:-2]:
@@ -39,108 +45,146 @@ def unseal(line: bytes) -> dict[str, Any] | None:
     return json.loads(payload)
 
 
-def read(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of a journal in order.  A torn tail ends the stream; damage before it raises UserError."""
-    for record, _ in _scan(path):
-        yield record
+@dataclass(frozen=True)
+class Line:
+    """One complete line: its number from 1, the bytes, and the record (None: damaged)."""
+
+    number: int
+    data: bytes
+    record: dict[str, Any] | None
 
 
-def _scan(path: Path) -> Iterator[tuple[dict[str, Any], int]]:
-    """Records with the offset at which each ends."""
+def lines(path: Path, start: int = 0) -> Iterator[Line]:
+    """The complete lines of a journal in order, from byte ``start``; a torn tail ends the stream."""
     try:
         file = open(path, "rb")  # noqa: SIM115 - closed below, where only reading can fail
     except FileNotFoundError:
         return
     except OSError as error:
         raise UserError(f"cannot read {path} ({error.strerror}): check the folder's permissions.") from error
-    end = 0
     with file:
-        damaged: int | None = None
-        for number, line in enumerate(file, start=1):
-            if damaged is not None:
-                raise UserError(
-                    f"{path}, line {damaged} is damaged and other lines follow: restore the file, or delete "
-                    "that line to compute its sample again."
-                )
-            record = unseal(line[:-1]) if line.endswith(b"\n") else None
-            if record is None:
-                damaged = number
-                continue
-            end += len(line)
-            yield record, end
+        file.seek(start)
+        for number, data in enumerate(file, start=1):
+            if data.endswith(b"\n"):
+                yield Line(number, data, unseal(data[:-1]))
+
+
+def read(path: Path, damaged: list[str] | None = None) -> Iterator[dict[str, Any]]:
+    """The good records of a journal in order; ``damaged`` collects a sentence for each bad line."""
+    for line in lines(path):
+        if line.record is not None:
+            yield line.record
+        elif damaged is not None:
+            damaged.append(
+                f"{path}, line {line.number} is damaged and does not count: the next run computes it again."
+            )
 
 
 class Writer:
     """The one writer of a journal; a context manager that holds the lock.
 
-    The lock is an ``flock`` on ``PATH.lock``: the kernel drops it when its owner dies, however that happens.
-    ``records`` holds what the journal already had, ``notice`` a sentence when a torn tail was cut off.
+    The lock is ``PATH.lock``.  ``records`` holds what the journal already had, ``notices`` a sentence for
+    everything that was cut off or moved away.  Records reach the operating system at once, so they outlive
+    the process; they are forced to the disk when the last time was ``sync`` seconds ago, and at the end.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, sync: float = 0.0) -> None:
         self.path = path
+        self.sync = sync
         self.records: list[dict[str, Any]] = []
-        self.notice: str | None = None
+        self.notices: list[str] = []
         self._end = 0
+        self._synced = -float("inf")  # monotonic: a clock that jumps must not put off a write
 
     def __enter__(self) -> Writer:
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = open(self.path.with_name(self.path.name + ".lock"), "a+b")  # noqa: SIM115
-        except OSError as error:
-            raise storage_error(self.path, error) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock.close()
-            raise UserError(
-                f"another kvbench process is writing {self.path}: wait for it to end, or choose another "
-                "store=DIR."
-            ) from None
-        except OSError as error:
-            self._lock.close()
-            raise storage_error(self.path, error) from error
-        try:
-            self._open()
-        except BaseException:
-            self._lock.close()
-            raise
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(
+                locked(
+                    self.path.with_name(self.path.name + ".lock"),
+                    f"another kvbench process is writing {self.path}: wait for it to end, or choose another "
+                    "store=DIR.",
+                )
+            )
+            try:
+                self._open()
+            except OSError as error:
+                raise storage_error(self.path, error) from error
+            stack.callback(self._file.close)
+            self._stack = stack.pop_all()
         return self
 
     def _open(self) -> None:
-        for record, end in _scan(self.path):
-            self.records.append(record)
-            self._end = end
+        fresh = not self.path.exists()
+        bad: list[Line] = []
+        for line in lines(self.path):
+            self._end += len(line.data)
+            if line.record is None:
+                bad.append(line)
+            else:
+                self.records.append(line.record)
+        torn = 0 if fresh else self.path.stat().st_size - self._end
+        if bad:
+            self._set_aside(bad)
+        self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed by __exit__
+        if torn:
+            self._file.truncate(self._end)
+            self.notices.append(
+                f"{self.path}: cut off a torn last record ({torn} bytes); its sample is done again."
+            )
+        if fresh or torn:
+            os.fsync(self._file.fileno())
+            sync_folder(self.path.parent)
+
+    def _set_aside(self, bad: list[Line]) -> None:
+        """Keep damaged lines in PATH.damaged, and replace the journal by one without them."""
+        aside = self.path.with_name(self.path.name + ".damaged")
+        with open(aside, "ab") as file:
+            file.writelines(line.data for line in bad)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary = self.path.with_name(self.path.name + ".tmp")  # ours alone: we hold the lock
         try:
-            fresh = not self.path.exists()
-            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed by __exit__
-            excess = os.fstat(self._file.fileno()).st_size - self._end
-            if excess:
-                self._file.truncate(self._end)
-                self.notice = (
-                    f"{self.path}: cut off a torn last record ({excess} bytes); its sample is done again."
-                )
-            if fresh or excess:
-                os.fsync(self._file.fileno())
-                sync_folder(self.path.parent)
-        except OSError as error:
-            raise storage_error(self.path, error) from error
+            with open(temporary, "wb") as file:
+                file.writelines(line.data for line in lines(self.path) if line.record is not None)
+                self._end = file.tell()
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self.path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync_folder(self.path.parent)
+        numbers = ", ".join(str(line.number) for line in bad)
+        self.notices.append(
+            f"{self.path}: line {numbers} damaged and moved to {aside.name}; what it held is done again."
+        )
 
     def append(self, records: Iterable[dict[str, Any]]) -> None:
-        """Append records as one write, and return when they are on the disk."""
+        """Append records as one write.  All of them are in the journal afterwards, or none."""
         data = b"".join(map(seal, records))
         try:
             view = memoryview(data)
             while view:
                 view = view[self._file.write(view) :]
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            # A full disk may have taken half a record: leave the journal as it was before this call.
+            if time.monotonic() - self._synced >= self.sync:
+                self.flush()
+        except BaseException as error:
+            # A full disk or a signal may have left half a record: the journal stays as it was before.
             with contextlib.suppress(OSError):
                 self._file.truncate(self._end)
-            raise storage_error(self.path, error) from error
+            if isinstance(error, OSError):
+                raise storage_error(self.path, error) from error
+            raise
         self._end += len(data)
 
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-        self._lock.close()
+    def flush(self) -> None:
+        """Force what was appended to the disk."""
+        os.fsync(self._file.fileno())
+        self._synced = time.monotonic()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self._stack:
+            try:
+                self.flush()
+            except OSError as error:
+                if kind is None:
+                    raise storage_error(self.path, error) from error

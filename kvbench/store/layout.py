@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kvbench.errors import UserError
-from kvbench.store.files import pretty, write_atomic
+from kvbench.store.files import canonical, pretty, write_atomic
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,26 @@ def folders(store: Path) -> Iterator[Path]:
     if store.is_dir():
         for cells_folder in sorted(store.glob("*/*/cells")):
             yield cells_folder.parent
+
+
+def check_versions(found: Iterable[Cell], store: Path) -> None:
+    """Raise UserError when ``found``, with what ``store`` holds beside it, mixes versions no table may mix.
+
+    Cells with one model, benchmark, seed and prompt by name must mean the same model and questions.
+    """
+    groups: dict[tuple[Any, ...], list[Cell]] = defaultdict(list)
+    for cell in {cell.digest: cell for cell in [*cells(store), *found]}.values():
+        groups[cell.model, cell.benchmark, cell.seed, cell.prompt].append(cell)
+    wanted = {(cell.model, cell.benchmark, cell.seed, cell.prompt) for cell in found}
+    for key in wanted:
+        for part in ("model", "benchmark"):
+            versions = {canonical(cell.config[part]) for cell in groups[key]}
+            if len(versions) > 1:
+                name = getattr(groups[key][0], part)
+                raise UserError(
+                    f"{store} would hold answers of {len(versions)} versions of {part} {name}, which no "
+                    f"table may mix: choose another store=DIR, or move {groups[key][0].folder} away first."
+                )
 
 
 def cells(store: Path | str) -> list[Cell]:

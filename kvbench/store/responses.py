@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -11,46 +12,77 @@ from typing import TYPE_CHECKING, Any
 from kvbench.errors import UserError
 from kvbench.store import journal, layout
 from kvbench.store.files import canonical, pretty, write_atomic
+from kvbench.store.lock import locked
 
 if TYPE_CHECKING:
     import pandas
 
-# What may differ between two computations of the same answer: when it was computed, not what it says.
-TIMES = ("seconds",)
+# What may differ between two computations of the same answer: when and where, not what it says.
+APART = ("seconds", "session")
+FORMAT = 2  # of journals; 1 had no sessions.  Raise it when an older kvbench would misread a new record.
+CIRCUMSTANCES = ("versions", "git", "device", "dtype", "seed")
+
+
+def run_record(run: dict[str, Any]) -> dict[str, Any]:
+    """The record that opens a session; ``session`` names the circumstances that could change an answer."""
+    return {"run": run, "session": session_of(run), "format": FORMAT}
+
+
+def session_of(run: dict[str, Any]) -> str:
+    """Eight hex digits of ``CIRCUMSTANCES``: equal wherever and however often the same code ran."""
+    facts = {key: run.get(key) for key in CIRCUMSTANCES}
+    return f"{zlib.crc32(canonical(facts).encode('utf-8')):08x}"
 
 
 @dataclass
 class Responses:
-    """The records of a (model, benchmark), last word first: an answer ends the errors before it."""
+    """The records of a (model, benchmark), last word first: an answer ends the errors before it.
+
+    The order in which records are added does not matter, apart from that of one sample's errors.
+    """
 
     answers: dict[str, dict[int, dict[str, Any]]] = field(default_factory=lambda: defaultdict(dict))
     errors: dict[str, dict[int, dict[str, Any]]] = field(default_factory=lambda: defaultdict(dict))
-    # Circumstances of each cell's answers, by canonical text and without times, in order of first appearance.
+    # Sessions by name, those that answered for a cell, and its runs (command, host, time) by their text.
+    sessions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    answered_in: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     runs: dict[str, dict[str, dict[str, Any]]] = field(default_factory=lambda: defaultdict(dict))
     # Number of samples that a limit gave: {limit or None: count}.  Tells a finished job from an unfinished
     # one without the data.
     sizes: dict[int | None, int] = field(default_factory=dict)
-    _session: dict[Path, tuple[str, dict[str, Any]]] = field(default_factory=dict)
+    # Sentences: damaged lines, and answers that contradict each other.
+    damaged: list[str] = field(default_factory=list)
+    conflicts: list[str] = field(default_factory=list)
+    _run: dict[Path, tuple[str, str, dict[str, Any]]] = field(default_factory=dict)
 
     def add(self, record: dict[str, Any], path: Path) -> None:
         if "run" in record:
-            timeless = {key: value for key, value in record["run"].items() if key != "started"}
-            self._session[path] = (canonical(timeless), timeless)
+            if record.get("format", 1) > FORMAT:
+                raise UserError(
+                    f"{path} was written by a newer kvbench (format {record['format']}, this one reads up to "
+                    f"{FORMAT}): update kvbench, or run into another store=DIR."
+                )
+            run = record["run"]
+            session = session_of(run)
+            self.sessions.setdefault(session, {key: run.get(key) for key in CIRCUMSTANCES})
+            self._run[path] = (session, canonical(run), run)
         elif "size" in record:
             self.sizes[record["limit"]] = record["size"]
         elif "error" in record:
             self.errors[record["cell"]][record["index"]] = record
         else:
-            known = self.answers[record["cell"]].get(record["index"])
-            if known is not None and _timeless(known) != _timeless(record):
-                raise UserError(
-                    f"{path} holds two different answers of cell {record['cell']} to sample "
-                    f"{record['index']}: delete the wrong line, or run into another store=DIR."
-                )
-            self.answers[record["cell"]][record["index"]] = record
-            if known is None and path in self._session:
-                text, circumstances = self._session[path]
-                self.runs[record["cell"]].setdefault(text, circumstances)
+            cell, index = record["cell"], record["index"]
+            known = self.answers[cell].setdefault(index, record)
+            if known is not record and _content(known) != _content(record):
+                self.conflicts.append(f"cell {cell} sample {index} ({record['sample']}) in {path.name}")
+            session, text, run = self._run.get(path, ("", "", {}))
+            self.answered_in[cell].add(record.get("session", session))
+            if text and record.get("session", session) == session:
+                self.runs[cell].setdefault(text, run)
+
+    def orphans(self, cell: str) -> bool:
+        """Whether the circumstances of some answers are lost, which damage alone can do."""
+        return not self.answered_in.get(cell, set()) - {""} <= self.sessions.keys()
 
     def failed(self, cell: str) -> dict[int, dict[str, Any]]:
         """Samples whose last word is an error."""
@@ -70,17 +102,34 @@ class Responses:
         return limit if any(count >= limit for count in self.sizes.values()) else None
 
 
-def _timeless(record: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if key not in TIMES}
+def _content(record: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key not in APART}
 
 
 def load_folder(folder: Path, own: tuple[Path, Iterable[dict[str, Any]]] | None = None) -> Responses:
-    """Read every journal of ``folder``; ``own`` is a journal whose records are in memory already."""
+    """Merge every journal of ``folder``; ``own`` is a journal whose records are in memory already.
+
+    Duplicates that agree are one answer.  Raises UserError, naming the samples, for those that do not, and
+    for answers of cells that the folder does not know.
+    """
     responses = Responses()
     for path in layout.journals(folder):
-        records = own[1] if own is not None and path == own[0] else journal.read(path)
+        records = own[1] if own is not None and path == own[0] else journal.read(path, responses.damaged)
         for record in records:
             responses.add(record, path)
+    if responses.conflicts:
+        shown = "; ".join(responses.conflicts[:5]) + ("; ..." if len(responses.conflicts) > 5 else "")
+        raise UserError(
+            f"{folder} holds answers that contradict each other, {len(responses.conflicts)} in all: {shown}. "
+            "Delete the journal that is wrong, or begin again with `kvbench run ... --clean`."
+        )
+    known = {path.stem for path in folder.glob("cells/*.json")}
+    strangers = sorted({*responses.answers, *responses.errors} - known)
+    if strangers:
+        raise UserError(
+            f"a journal in {folder} is of another experiment (it has no cells/{strangers[0]}.json): move the "
+            "journal back to where it came from, or restore that file."
+        )
     return responses
 
 
@@ -109,7 +158,15 @@ def _kept_summary(packed: dict[str, Any]) -> tuple[int, float, int]:
 
 def provenance(folder: Path, cell: str) -> list[dict[str, Any]]:
     """The distinct circumstances under which a cell's answers were computed, without times."""
-    return list(load_folder(folder).runs.get(cell, {}).values())
+    return _circumstances(cell, load_folder(folder))
+
+
+def _circumstances(cell: str, responses: Responses) -> list[dict[str, Any]]:
+    return [
+        responses.sessions[session]
+        for session in sorted(responses.answered_in.get(cell, ()))
+        if session in responses.sessions
+    ]
 
 
 def summarise(cell: layout.Cell, responses: Responses) -> dict[str, Any]:
@@ -154,13 +211,37 @@ def summarise(cell: layout.Cell, responses: Responses) -> dict[str, Any]:
             }
             for record in answers
         ],
-        "provenance": list(responses.runs.get(cell.digest, {}).values()),
+        "provenance": _circumstances(cell.digest, responses),
     }
 
 
-def write_result(cell: layout.Cell, responses: Responses) -> None:
-    """Write results/DIGEST.json; the same answers give the same bytes, whatever happened on the way."""
-    write_atomic(cell.folder / "results" / f"{cell.digest}.json", pretty(summarise(cell, responses)))
+def write_results(found: Iterable[layout.Cell], folder: Path) -> Responses:
+    """Merge the journals of ``folder`` into results/DIGEST.json and provenance/DIGEST.json of each cell.
+
+    A result has the same bytes for the same answers, whatever happened on the way; provenance also tells
+    where, when and by which commands they came about.  Workers that end together take turns, so the last
+    one writes what all of them answered.
+    """
+    with locked(folder / "results.lock"):
+        responses = load_folder(folder)
+        for cell in found:
+            name = f"{cell.digest}.json"
+            write_atomic(folder / "results" / name, pretty(summarise(cell, responses)))
+            write_atomic(folder / "provenance" / name, pretty(_history(cell, responses)))
+    return responses
+
+
+def _history(cell: layout.Cell, responses: Responses) -> dict[str, Any]:
+    runs = list(responses.runs.get(cell.digest, {}).values())
+    started = sorted(run["started"] for run in runs)
+    return {
+        "digest": cell.digest,
+        "circumstances": _circumstances(cell.digest, responses),
+        "commands": sorted({" ".join(run["command"]) for run in runs}),
+        "hosts": len({run.get("host") for run in runs}),
+        "first_started": started[0] if started else None,
+        "last_started": started[-1] if started else None,
+    }
 
 
 def load_responses(
@@ -199,8 +280,11 @@ def load_responses(
 def failures(store: Path | str) -> list[dict[str, Any]]:
     """Samples whose last word is an error: model, benchmark, method, budget, index, sample, type, message."""
     found = []
+    loaded: dict[Path, Responses] = {}
     for cell in layout.cells(store):
-        for index, record in sorted(load_folder(cell.folder).failed(cell.digest).items()):
+        if cell.folder not in loaded:
+            loaded = {cell.folder: load_folder(cell.folder)}
+        for index, record in sorted(loaded[cell.folder].failed(cell.digest).items()):
             found.append(
                 {
                     "model": cell.model,

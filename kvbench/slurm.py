@@ -1,0 +1,134 @@
+"""A Hydra launcher that runs the jobs of a sweep as one Slurm array, through submitit.
+
+A worker gets the overrides of its job and works everything else out again.  When Slurm sends the preemption
+signal, submitit puts the job back into the queue and it continues from its journal.  How a job ended is read
+from the store: without accounting Slurm cannot tell, and the journal is what counts in any case.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.plugins.launcher import Launcher
+from omegaconf import OmegaConf
+
+from kvbench.errors import UserError
+
+POLL = 5.0  # seconds between two looks at the queue
+
+
+@dataclass(frozen=True)
+class Work:
+    """What travels to a worker: plain values, found again by the name of this module."""
+
+    shared: list[str]
+    command: list[str]
+
+    def __call__(self, overrides: list[str]) -> str:
+        from kvbench import launch
+
+        return launch.work(overrides, self.shared, self.command).sentence()
+
+    def checkpoint(self, overrides: list[str]) -> Any:
+        """The same work again; its journal knows where it stopped."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self, overrides)
+
+
+class SlurmLauncher(Launcher):
+    """``hydra/launcher=kvbench_slurm``; its settings are the config group ``launcher``."""
+
+    def setup(self, *, hydra_context: Any, task_function: Any, config: Any) -> None:
+        self.config = config
+        self.command = list(task_function.keywords["command"])
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[JobReturn]:
+        from kvbench import plan
+        from kvbench import run as generation
+
+        settings = OmegaConf.to_container(self.config.launcher, resolve=True)
+        shared = list(self.config.hydra.overrides.hydra)
+        jobs = [plan.job(list(overrides), shared) for overrides in job_overrides]
+        left = [
+            list(overrides)
+            for overrides, job in zip(job_overrides, jobs, strict=True)
+            if generation.stored(job) is None or generation.stored(job).missing
+        ]
+        if left:
+            folder = Path(self.config.store) / "slurm"
+            executor = _executor(settings, folder)
+            array = executor.map_array(Work(shared, self.command), left)
+            name = str(array[0].job_id).partition("_")[0]
+            print(f"Slurm job {name}: {len(array)} jobs in the array, logs in {folder}", file=sys.stderr)
+            if settings["wait"]:
+                _wait(array, name, settings["cluster"])
+        return [_returned(generation.stored(job) or generation.unknown(job)) for job in jobs]
+
+
+def _executor(settings: dict[str, Any], folder: Path) -> Any:
+    try:
+        import submitit
+    except ImportError:
+        raise UserError(
+            'launcher=slurm needs submitit: pip install "kvbench[slurm]", or use another launcher.'
+        ) from None
+    cluster = settings["cluster"]
+    if cluster == "slurm" and shutil.which("sbatch") is None:
+        raise UserError(
+            "Slurm is not installed here (there is no sbatch): run this on a login node of the cluster, or "
+            "use launcher=basic or launcher=joblib."
+        )
+    executor = submitit.AutoExecutor(
+        folder=folder, cluster=cluster, slurm_max_num_timeout=settings["requeues"]
+    )
+    slurm = {
+        "slurm_partition": settings["partition"],
+        "slurm_account": settings["account"],
+        "slurm_qos": settings["qos"],
+        "slurm_gpus_per_node": settings["gpus"],
+        "slurm_array_parallelism": settings["parallel"],
+        "slurm_signal_delay_s": settings["notice"],
+        "slurm_setup": settings["setup"],
+        "slurm_additional_parameters": {"requeue": True, **settings["extra"]},
+    }
+    executor.update_parameters(
+        name="kvbench",
+        timeout_min=settings["minutes"],
+        cpus_per_task=settings["cpus"],
+        **({"mem_gb": settings["memory"]} if settings["memory"] else {}),
+        **{key: value for key, value in slurm.items() if value is not None},
+    )
+    return executor
+
+
+def _wait(array: list[Any], name: str, cluster: str) -> None:
+    """Until no job of the array is left in the queue: requeued ones come back."""
+    if cluster != "slurm":
+        for job in array:
+            job.wait()
+        return
+    while True:
+        asked = subprocess.run(
+            ["squeue", "--noheader", f"--jobs={name}", "--format=%i"], capture_output=True, text=True
+        )
+        gone = asked.returncode != 0 and "Invalid job id" in asked.stderr
+        if gone or (asked.returncode == 0 and not asked.stdout.strip()):
+            return
+        time.sleep(POLL)
+
+
+def _returned(outcome: Any) -> JobReturn:
+    print(outcome.sentence(), flush=True)
+    returned = JobReturn()
+    returned.status = JobStatus.COMPLETED
+    returned.return_value = outcome
+    return returned
