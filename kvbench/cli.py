@@ -18,12 +18,16 @@ from kvbench.preempt import Preempted
 COMMANDS = {
     "run": "generate the missing answers of cells",
     "plan": "show what `run` would do and what is done",
-    "list": "name methods, models, benchmarks and experiments",
+    "status": "progress, pace, failures and time left of a store",
+    "list": "name methods, refresh policies, models, benchmarks and experiments",
     "bench": "measure time and memory: decoding, selection, overhead",
     "calibrate": "compute SparseMM's visual-head scores of a model",
     "score": "score stored answers; no model needed",
     "table": "score, then print the table of a store",
     "reference": "the values that the papers print",
+    "figures": "draw a store's figures: SVG, PDF, PNG",
+    "report": "one HTML page of stores: tables, figures, samples",
+    "compare": "the same cells in two stores: differences and flips",
     "retained": "work out which visual tokens are kept, for the report's overlays",
     "analyze": "what stored traces say of refresh policies: `analyze drift`",
 }

@@ -6,12 +6,11 @@ Every field is either *identity* - it can change an answer, so it is part of the
 
 from __future__ import annotations
 
-import difflib
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
+from kvbench.checks import check_budget, check_whole, suggest
 from kvbench.errors import UserError
 from kvbench.store.files import canonical
 
@@ -40,7 +39,12 @@ class RunConfig:
     shard: Optional[int] = _field("runtime", default=None)  # noqa: UP045 - None: every one
     shards: int = _field("runtime", default=1)
     sync: float = _field("runtime", default=5.0)  # seconds of work that a power failure may cost
+    # What branches that decode together may hold; None: half of the free memory.
+    max_branch_bytes: Optional[int] = _field("runtime", default=None)  # noqa: UP045
     launcher: dict[str, Any] = _field("runtime", default_factory=dict)  # conf/launcher: where jobs run
+    exclude: dict[str, str] = _field(
+        "runtime", default_factory=dict
+    )  # model -> methods left out, as sparsemm*
     retries: int = _field("runtime", default=1)  # further tries of a sample that fails
     fail_fast: bool = _field("runtime", default=False)
     trace: bool = _field("runtime", default=False)  # record what re-selection did at every step and layer
@@ -76,6 +80,7 @@ MODEL_IDENTITY = frozenset(
 )
 BENCHMARK_RUNTIME = frozenset(
     {"title", "default_limit", "metric", "scale", "metrics", "reference", "needs", "prompts"}
+    | {"columns", "size_gb", "videos"}
 )
 BENCHMARK_IDENTITY = frozenset(
     {"name", "kind", "task", "data", "revision", "max_new_tokens", "until", "prompt"}
@@ -106,34 +111,13 @@ def digest(config: dict[str, Any]) -> str:
     return hashlib.sha256(canonical(config).encode("utf-8")).hexdigest()[:16]
 
 
-def suggest(name: str, choices: Iterable[str]) -> str:
-    """The part of an error sentence that names the fix: the nearest names, or all when none is near."""
-    names = sorted(set(choices))
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
-    if not near and "." not in name:
-        near = [choice for choice in names if choice.rsplit(".", 1)[-1] == name][:3]
-    if near:
-        return "did you mean " + " or ".join(near) + "?"
-    if len(names) > 24:
-        names = [*names[:24], "..."]
-    return "choose one of " + ", ".join(names) + "." if names else "there is none."
-
-
-def check_whole(name: str, value: Any, least: int, hint: str = "") -> int:
-    """``value`` as an int that is at least ``least``; anything else is a UserError that says so."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        tail = f" {hint}" if hint else ""
-        raise UserError(
-            f"{name} must be a whole number of at least {least}, not {value!r}:{tail} set {name}=N."
-        )
-    return value
-
-
 def check_runtime(config: dict[str, Any]) -> None:
     """Impossible values of the fields a job has besides its cells."""
     if config["limit"] is not None:
         check_whole("limit", config["limit"], 1, "leave it out for the benchmark's default, or")
     check_whole("retries", config["retries"], 0)
+    if config["max_branch_bytes"] is not None:
+        check_whole("max_branch_bytes", config["max_branch_bytes"], 1)
     check_whole("seed", config["seed"], 0)
     shards = check_whole("shards", config["shards"], 1)
     if not config["sync"] >= 0:
@@ -151,15 +135,9 @@ def check_runtime(config: dict[str, Any]) -> None:
         )
 
 
-def check_budget(method: dict[str, Any], budget: Any) -> int | None:
+def cell_budget(method: dict[str, Any], budget: Any) -> int | None:
     """The budget of a cell: None for a method that keeps everything, else an int above its window."""
     if method.get("capacity") is None:
         return None
-    whole = check_whole("budget", budget, 1, "it counts the entries kept per KV head, window included;")
-    window = check_whole("method.window", method.get("window"), 1)
-    if whole <= window:
-        raise UserError(
-            f"budget {whole} of method {method['name']} must be larger than its window of {window}, which it "
-            "includes: raise budget, or lower method.window."
-        )
-    return whole
+    check_budget(budget, method.get("window"))
+    return budget

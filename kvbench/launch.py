@@ -41,6 +41,25 @@ def run(overrides: list[str], multirun: bool, command: list[str]) -> int:
     return 1 if len(outcomes) < len(jobs) or any(outcome.missing for outcome in outcomes) else 0
 
 
+def clean(overrides: list[str], multirun: bool, yes: bool) -> bool:
+    """Delete what the store holds of the cells of these overrides; False when the person says no."""
+    from kvbench.store import clean as cleaning
+
+    cells: dict[Path, set[str]] = {}
+    for job in plan.jobs(overrides, multirun):
+        cells.setdefault(job.folder, set()).update(cell.digest for cell in job.cells)
+    answers = sum(cleaning.count(folder, digests) for folder, digests in cells.items())
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UserError(f"--clean would delete {answers} answers and nobody is there to ask: add --yes.")
+        asked = f"delete {answers} answers of {sum(map(len, cells.values()))} cells? [y/N] "
+        if input(asked).strip().lower() not in ("y", "yes"):
+            return False
+    for folder, digests in cells.items():
+        cleaning.forget(folder, digests)
+    return True
+
+
 def task(config: Any, command: list[str]) -> generation.Outcome:
     """One Hydra job, in whatever process the launcher chose.
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kvbench import compose, paths, plan, store
+from kvbench.errors import UserError
 from kvbench.methods import registry
 
 
@@ -27,6 +28,7 @@ def print_plan(overrides: list[str], multirun: bool, list_cells: bool) -> None:
         table.add_column(column, justify="right")
     totals = [0, 0, 0, 0]
     unknown = False
+    missing: list[int] = []  # answers by job, as far as known
     for job in jobs:
         responses = store.load_folder(job.folder)
         for sentence in responses.damaged:
@@ -43,10 +45,12 @@ def print_plan(overrides: list[str], multirun: bool, list_cells: bool) -> None:
             failed += len(errors if wanted is None else errors & wanted)
         if wanted is None:
             unknown = True
+            missing.append(0)
             table.add_row(job.title, str(len(job.cells)), "all", "?", str(done), "?", str(failed))
             continue
         answers = len(job.cells) * len(wanted)
         counts = (answers, done, answers - done, failed)
+        missing.append(answers - done)
         totals = [total + count for total, count in zip(totals, counts, strict=True)]
         table.add_row(job.title, str(len(job.cells)), str(len(wanted)), *map(str, counts))
     if len(jobs) > 1:
@@ -57,16 +61,41 @@ def print_plan(overrides: list[str], multirun: bool, list_cells: bool) -> None:
         )
     console = _console()
     console.print(table)
+    console.print(_estimate(jobs, missing), markup=False)
     if list_cells:
+        from kvbench.analysis.results import settings
+
         for job in jobs:
             console.print(f"\n{job.title}  ({job.folder})")
+            varied = settings(job.cells)
             for cell in job.cells:
-                budget = (
-                    ""
-                    if cell.budget is None
-                    else f"budget={cell.budget} window={cell.config['method']['window']}"
-                )
-                console.print(f"  {cell.digest}  {cell.method:<20} {budget}")
+                words = [] if cell.budget is None else [f"budget={cell.budget}"]
+                if cell.budget is not None and "window=" not in varied[cell.digest]:
+                    words.append(f"window={cell.config['method']['window']}")
+                words.append(varied[cell.digest])
+                console.print(f"  {cell.digest}  {cell.method:<20} {' '.join(words)}".rstrip())
+
+
+def _estimate(jobs: list[plan.Job], missing: list[int]) -> str:
+    """Hours on one worker, from what earlier answers of the same model and benchmark took."""
+    from kvbench.status import duration
+    from kvbench.store.tally import Tally
+
+    paces: dict[Any, float | None] = {}
+    seconds, strange = 0.0, []
+    for job, count in zip(jobs, missing, strict=True):
+        if job.folder not in paces:
+            tally = Tally(job.folder, job.cells)
+            tally.update()
+            paces[job.folder] = tally.pace
+        if paces[job.folder] is None:
+            strange.append(f"{job.config['model']['name']} / {job.config['benchmark']['name']}")
+        else:
+            seconds += count * paces[job.folder]
+    if strange:
+        names = ", ".join(dict.fromkeys(strange))
+        return f"cannot estimate the time of {names} before an answer is there: run with limit=2 first"
+    return f"about {duration(seconds)} on one worker, as earlier answers in this store took"
 
 
 def print_names(kind: str, heading: bool) -> None:
@@ -74,7 +103,8 @@ def print_names(kind: str, heading: bool) -> None:
     console = _console()
     if heading:
         console.print(f"[bold]{kind}[/bold]")
-    {"methods": _print_methods}.get(kind, _print_group)(console, kind)
+    printers = {"methods": _print_methods, "experiments": _print_experiments}
+    printers.get(kind, _print_group)(console, kind)
     if heading:
         console.print()
 
@@ -83,17 +113,32 @@ def _print_methods(console: Console, _: str) -> None:
     console.print(
         "fullkv, or CAPACITY, or CAPACITY+SCORE: any score under any capacity; window is method.window.\n"
     )
-    for kind in ("capacity", "score"):
-        named = _published() if kind == "capacity" else {}
-        for name in registry.names(kind):
-            line, source = registry.describe(kind, name)
-            alias = f" = {', '.join(named[name])}" if named.get(name) and named[name] != [name] else ""
-            console.print(f"{kind} {name}{alias}: {line}  [{source}]", markup=False)
-            for option in registry.options(kind, name):
-                allowed = f" ({option.allowed})" if option.allowed else ""
-                text = f"    method.{kind}.{option.name}={_shown(option.default)}  {option.type}{allowed}"
-                text += f"  {option.help}"
-                console.print(text, markup=False)
+    named = _published()
+    for name in registry.names("capacity"):
+        alias = f" = {', '.join(named[name])}" if named.get(name) and named[name] != [name] else ""
+        _print_entry(console, "capacity", name, "method.capacity.", alias)
+    for name in registry.names("score"):
+        _print_entry(console, "score", name, "method.score.")
+
+
+def _print_refresh(console: Console, _: str) -> None:
+    console.print(
+        "While decoding, select again from the prompt: refresh=POLICY with method=snapkv or snapkv+SCORE.\n"
+    )
+    for name in registry.names("refresh"):
+        _print_entry(console, "refresh", name, "refresh.")
+
+
+def _print_entry(console: Console, kind: str, name: str, prefix: str, alias: str = "") -> None:
+    """One registered name with its line and source, and its options a line each."""
+    line, source = registry.describe(kind, name)
+    console.print(f"{kind} {name}{alias}: {line}  [{source}]", markup=False)
+    for option in registry.options(kind, name):
+        if option.runtime:
+            continue
+        allowed = f" ({option.allowed})" if option.allowed else ""
+        text = f"    {prefix}{option.name}={_shown(option.default)}  {option.type}{allowed}"
+        console.print(f"{text}  {option.help}", markup=False)
 
 
 def _published() -> dict[str, list[str]]:
@@ -110,13 +155,42 @@ def _shown(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def _print_experiments(console: Console, _: str) -> None:
+    """A line an experiment: cells under either profile, and what it is."""
+    with compose.session():
+        for name in compose.choices("experiment"):
+            counts = ", ".join(f"{_cells(name, profile)} {profile}" for profile in _profiles(name))
+            console.print(
+                f"{name:<19} {counts:<26} {_about('experiment', name)}", markup=False, soft_wrap=True
+            )
+
+
+def _profiles(experiment: str) -> list[str]:
+    """The profiles that an experiment's groups all have; none where it has no groups."""
+    path = paths.conf_dir() / "experiment" / f"{experiment}.yaml"
+    defaults = yaml.safe_load(path.read_text("utf-8")).get("defaults", [])
+    groups = [key.lstrip("/") for entry in defaults if isinstance(entry, dict) for key in entry]
+    found = [set(compose.choices(group)) for group in groups if group.startswith("profile")]
+    return sorted(set.intersection(*found)) if found else []
+
+
+def _cells(experiment: str, profile: str) -> str:
+    """How many cells an experiment has; "?" where a config that it names is missing."""
+    try:
+        return str(plan.count_cells([f"experiment={experiment}", f"profile={profile}"]))
+    except UserError:
+        return "?"
+
+
+def _about(group: str, name: str) -> str:
+    """The first comment of a config file."""
+    path = paths.conf_dir() / group / f"{name}.yaml"
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    comments = (line[1:].strip() for line in lines if line.startswith("#") and "@package" not in line)
+    return next(comments, "")
+
+
 def _print_group(console: Console, kind: str) -> None:
     group = kind.removesuffix("s")
-    folder = paths.conf_dir() / group
     for name in compose.choices(group):
-        path = folder / f"{name}.yaml"
-        text = path.read_text("utf-8") if path.exists() else ""
-        comments = [
-            line[1:].strip() for line in text.splitlines() if line.startswith("#") and "@package" not in line
-        ]
-        console.print(f"{name:<16} {comments[0] if comments else ''}", markup=False)
+        console.print(f"{name:<16} {_about(group, name)}", markup=False)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,27 @@ def jobs(overrides: list[str], multirun: bool = False) -> list[Job]:
         return [job(line, shared) for line in lines]
 
 
+def count_cells(overrides: list[str]) -> int:
+    """Cells that ``jobs`` would list, told from the axes alone: no model or benchmark is composed."""
+    with compose.session():
+        master = compose.compose(for_hydra(overrides), multirun=True)
+        params = compose.plain(master.hydra.sweeper.params, resolve=True)
+        total = 0
+        for lines in split_jobs(list(master.hydra.overrides.task), params):
+            values = dict(line.split("=", 1) for line in lines)
+            axes = compose.parse([f"axes={values['axes']}"])[0].value() if "axes" in values else []
+            raw = {"axes": list(axes), "method": {}, "refresh": {}, "budget": master.budget}
+            left_out = master.exclude.get(values.get("model"), "")
+            total += len(
+                {
+                    store.canonical([spec, budget if spec.get("capacity") else None])
+                    for spec, budget in _cell_axes(raw, [])
+                    if not fnmatch(spec["name"], left_out)
+                }
+            )
+        return total
+
+
 def job(overrides: list[str], shared: list[str]) -> Job:
     """The job of one list of overrides; ``shared`` are Hydra's own overrides, as ``hydra.searchpath``."""
     composed = compose.compose(shared + overrides)
@@ -178,9 +200,12 @@ def job(overrides: list[str], shared: list[str]) -> Job:
     )
     cells: dict[str, store.Cell] = {}
     benchmark = {**resolved["benchmark"], "prompt": resolved["prompt"]}
+    left_out = resolved["exclude"].get(resolved["model"]["name"], "")
     for spec, budget in spanned:
+        if fnmatch(spec["name"], left_out):
+            continue
         method = _finish(spec, raw)
-        whole = config.check_budget(method, budget)
+        whole = config.cell_budget(method, budget)
         if "refresh" in method:
             methods.build(method, whole)  # whether the policy goes with capacity, window and budget
         identity = config.identity(
@@ -188,6 +213,10 @@ def job(overrides: list[str], shared: list[str]) -> Job:
         )
         digest = config.digest(identity)
         cells.setdefault(digest, store.Cell.from_config(digest, identity, folder))
+    if not cells:
+        raise UserError(
+            f"exclude leaves no method for model {resolved['model']['name']}: name others, or set exclude={{}}."
+        )
     return Job(config={**resolved, "benchmark": benchmark}, cells=list(cells.values()))
 
 

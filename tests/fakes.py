@@ -2,7 +2,7 @@
 
 Run as a program it is the ``kvbench`` command with these parts in place; the environment steers it:
 FAKE_SLEEP seconds per sample, FAKE_FAIL="3:2,5:9" sample 3 fails twice and sample 5 nine times, FAKE_LOG a
-file that gets one line per model load and per generated sample.
+file that gets one line per model load and per generated sample, FAKE_DATA a file that every picture needs.
 """
 
 from __future__ import annotations
@@ -26,6 +26,12 @@ def log(line: str) -> None:
             file.write(line + "\n")
 
 
+def picture(index: int) -> list[str]:
+    if path := os.environ.get("FAKE_DATA"):
+        Path(path).read_bytes()
+    return [f"picture {index}"]
+
+
 class Adapter:
     model = SimpleNamespace(device="cpu", dtype="torch.float32")
     head_dim = 64
@@ -41,7 +47,7 @@ class Benchmark:
     def samples(self, limit: int | None) -> list[SimpleNamespace]:
         count = SIZE if limit is None else min(limit, SIZE)
         return [
-            SimpleNamespace(id=f"q{i}", index=i, text=f"question {i}", images=lambda i=i: [f"picture {i}"])
+            SimpleNamespace(id=f"q{i}", index=i, text=f"question {i}", images=lambda i=i: picture(i))
             for i in range(count)
         ]
 
@@ -57,7 +63,7 @@ def load_benchmark(config: dict) -> Benchmark:
 
 
 def generate(
-    adapter: Adapter, inputs: SimpleNamespace, methods: list, benchmark: Benchmark, trace: bool = False
+    adapter: Adapter, inputs: SimpleNamespace, methods: list, benchmark: Benchmark, trace: bool = False, **_
 ) -> list[SimpleNamespace]:
     index = int(inputs.text.split()[-1])
     assert inputs.images == [f"picture {index}"]

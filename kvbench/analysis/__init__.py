@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["FORMATS", "score_store", "table"]
+__all__ = ["FORMATS", "Missing", "score_store", "table"]
 
 FORMATS = ("text", "markdown", "csv", "latex", "html")  # of a table
+
+
+class Missing(str):
+    """A warning that something is incomplete or could not be scored."""
 
 
 def score_store(store: Path | str) -> list[str]:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from kvbench.analysis import Missing
 from kvbench.analysis.results import results_csv
 from kvbench.benchmarks.base import Benchmark, Scores, listed
 from kvbench.benchmarks.captions import java
@@ -60,7 +61,9 @@ def score_store(store: Path) -> list[str]:
         try:
             warnings += _score_group(group)
         except UserError as error:
-            warnings.append(f"{group[0].model} on {group[0].benchmark} is not scored: {error}")
+            for cell in group:
+                _forget(cell)  # an older score beside the others' new ones would mislead
+            warnings.append(Missing(f"{group[0].model} on {group[0].benchmark} is not scored: {error}"))
     write_atomic(store / "results.csv", results_csv(store))
     return list(dict.fromkeys(warnings))
 
@@ -70,12 +73,15 @@ def _score_group(group: list[Cell]) -> list[str]:
     answers = {cell.digest: responses.answers.get(cell.digest, {}) for cell in group}
     known = [index for cell in group for index in (*answers[cell.digest], *responses.failed(cell.digest))]
     n = max(known, default=-1) + 1 if any(answers.values()) else 0
-    warnings, complete = [], []
+    warnings: list[str] = list(responses.damaged)
+    complete = []
     asked = max(responses.sizes.values(), default=n)
     if 0 < n < asked:
         warnings.append(
-            f"{group[0].model} on {group[0].benchmark}: {n} of {asked} samples are answered; "
-            "run the same command again to fill them."
+            Missing(
+                f"{group[0].model} on {group[0].benchmark}: {n} of {asked} samples are answered; "
+                "run the same command again to fill them."
+            )
         )
     for cell in group:
         missing = [index for index in range(n) if index not in answers[cell.digest]]
@@ -89,7 +95,8 @@ def _score_group(group: list[Cell]) -> list[str]:
             else f"samples {listed(missing)} are not answered yet"
         )
         why = why if n else "no sample is answered yet"
-        warnings.append(f"{name_of(cell)} is not scored: {why}; run the same command again to fill them.")
+        why += "; run the same command again to fill them."
+        warnings.append(Missing(f"{name_of(cell)} is not scored: {why}"))
         _forget(cell)
     full = next((cell for cell in complete if cell.method == "fullkv"), None)
     cfg = benchmark_config(group[0])

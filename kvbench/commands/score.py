@@ -5,15 +5,18 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from kvbench.commands import DONE
+from kvbench.commands import DONE, INCOMPLETE
 from kvbench.commands.parsing import store_parser, store_settings
 
 
-def scored(store: Path) -> None:
+def scored(store: Path) -> int:
+    """Score and warn; the exit code says whether anything is incomplete or could not be scored."""
     from kvbench import analysis
 
-    for warning in analysis.score_store(store) or []:
+    warnings = analysis.score_store(store)
+    for warning in warnings:
         print(f"kvbench: {warning}", file=sys.stderr)
+    return INCOMPLETE if any(isinstance(warning, analysis.Missing) for warning in warnings) else DONE
 
 
 def main(arguments: list[str]) -> int:
@@ -21,6 +24,6 @@ def main(arguments: list[str]) -> int:
         "score", "Score every cell of a store through its benchmark's own metric; needs no model."
     )
     settings = store_settings(parser.known(arguments).settings, {"store": "runs/default"})
-    scored(Path(settings["store"]))
+    code = scored(Path(settings["store"]))
     print(f"scores and results.csv lie in {settings['store']}")
-    return DONE
+    return code

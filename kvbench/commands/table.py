@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kvbench.commands import DONE
 from kvbench.commands.parsing import store_parser, store_settings
 from kvbench.commands.score import scored
 from kvbench.errors import UserError
@@ -20,6 +19,6 @@ def main(arguments: list[str]) -> int:
     settings = store_settings(options.settings, {"store": "runs/default", "format": options.format or "text"})
     if settings["format"] not in analysis.FORMATS:
         raise UserError(f"format must be one of {known}, not {settings['format']!r}.")
-    scored(Path(settings["store"]))
+    code = scored(Path(settings["store"]))
     print(analysis.table(Path(settings["store"]), format=settings["format"]))
-    return DONE
+    return code

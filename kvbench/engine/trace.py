@@ -10,13 +10,15 @@ the key equivalents per KV head that the policy keeps on the device.
 
 from __future__ import annotations
 
-import os
+import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from kvbench.store.files import write_atomic
 
 if TYPE_CHECKING:
     import pandas
@@ -83,13 +85,9 @@ def write(path: str | Path, rows: Iterable[tuple[str, Any, Trace]]) -> None:
     columns["held"] = joined(
         [np.full(size, row[2].held) for row, size in zip(rows, sizes, strict=True)], np.float32
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        pq.write_table(pa.table(columns), temporary, compression="zstd")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    file = io.BytesIO()
+    pq.write_table(pa.table(columns), file, compression="zstd")
+    write_atomic(path, file.getvalue())
 
 
 def read(path: str | Path) -> pandas.DataFrame:

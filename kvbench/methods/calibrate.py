@@ -22,6 +22,7 @@ from torch import Tensor
 from kvbench.engine.cache import CompactCache
 from kvbench.engine.prefill import Prefill, prefill
 from kvbench.errors import UserError
+from kvbench.store.files import write_atomic
 
 
 @dataclass
@@ -129,7 +130,7 @@ def calibrate_heads(
         gains = score_reading(adapter, reading).flatten().tolist()
         for name, gain in zip(names, gains, strict=True):
             done[name].append(round(gain, 7))
-        _write(partial, {"model": adapter.name, "scores": done})
+        write_atomic(partial, json.dumps({"model": adapter.name, "scores": done}))
         if progress is not None:
             progress(total)
     if total == 0:
@@ -140,7 +141,7 @@ def calibrate_heads(
             f"no head of {adapter.name} looked at a word it wrote on {total} pictures: use more "
             f"pictures, or check that the model can read them."
         )
-    _write(path, done)
+    write_atomic(path, json.dumps(done))
     partial.unlink(missing_ok=True)
     return path
 
@@ -159,14 +160,6 @@ def _resume(partial: Path, model: str, names: list[str]) -> dict[str, list[float
     if not matches:
         raise UserError(f"{partial} belongs to another model: remove it or write to another file.")
     return scores
-
-
-def _write(path: Path, table: dict) -> None:
-    """Write through a temporary name, so that a reader or a broken-off run never meets half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(table))
-    temporary.replace(path)
 
 
 def embedded_readings(count: int, seed: int = 0) -> Iterable[Reading]:

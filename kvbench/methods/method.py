@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from kvbench.checks import check_budget, check_whole, suggest
 from kvbench.errors import UserError
 from kvbench.methods.base import Capacity, Score, WindowScore
 from kvbench.methods.refresh.base import Reselect
-from kvbench.methods.registry import lookup, make, names, nearest
+from kvbench.methods.registry import lookup, make, names
 
 FULL = "fullkv"
 KEYS = ("name", "window", "capacity", "score", "refresh")
@@ -57,9 +58,9 @@ def parse(name: str) -> tuple[str, str] | None:
     capacity, plus, score = name.partition("+")
     capacity = PUBLISHED.get(capacity, capacity)
     if capacity not in names("capacity"):
-        raise UserError(f"unknown method `{name}`: {nearest(name, method_names() + names('capacity'))}")
+        raise UserError(f"unknown method `{name}`: {suggest(name, method_names() + names('capacity'))}")
     if plus and score not in names("score"):
-        raise UserError(f"unknown score `{score}` in method `{name}`: {nearest(score, names('score'))}")
+        raise UserError(f"unknown score `{score}` in method `{name}`: {suggest(score, names('score'))}")
     return capacity, score or "window"
 
 
@@ -84,7 +85,7 @@ def build(spec: dict[str, Any], budget: int | None) -> Method:
     spec = dict(spec)
     for key in spec:
         if key not in KEYS:
-            raise UserError(f"a method has no key `{key}`: {nearest(key, KEYS)}")
+            raise UserError(f"a method has no key `{key}`: {suggest(key, KEYS)}")
     parts = {kind: _part(spec.get(kind), kind) for kind in ("capacity", "score")}
     name = spec.get("name")
     parsed = parse(name) if name is not None else (None, None)
@@ -105,7 +106,7 @@ def build(spec: dict[str, Any], budget: int | None) -> Method:
     window = spec.get("window")
     if window is None:
         window = score.default_window
-    _positive("window", window)
+    check_whole("method.window", window, 1)
     check_budget(budget, window)
     refresh = _refresh(spec.get("refresh"), chosen["capacity"], window, budget)
     return Method(canonical(chosen["capacity"], chosen["score"]), capacity, score, window, budget, refresh)
@@ -125,21 +126,6 @@ def _refresh(value: Any, capacity: str, window: int, budget: int) -> Reselect | 
         )
     policy.layout(window, budget)
     return policy
-
-
-def check_budget(budget: Any, window: int) -> None:
-    """Budgets are integers above the window."""
-    _positive("budget", budget)
-    if budget <= window:
-        raise UserError(
-            f"budget {budget} must be larger than the window {window}, which it includes: raise the budget "
-            f"or lower the window."
-        )
-
-
-def _positive(what: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UserError(f"{what} must be a positive whole number of entries per head, not {value!r}.")
 
 
 def _part(value: Any, kind: str) -> dict[str, Any]:

@@ -6,16 +6,15 @@ Nothing here imports torch, so that listing methods and planning cells stay fast
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib
 import importlib.util
 import math
 import pkgutil
-import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kvbench.checks import suggest
 from kvbench.errors import UserError
 
 KINDS = ("score", "capacity", "refresh")
@@ -96,13 +95,6 @@ def load_plugin(path: str | Path) -> None:
     spec.loader.exec_module(module)
 
 
-def nearest(word: str, known: typing.Iterable[str]) -> str:
-    """'did you mean a, b?' or the whole list: the tail of an unknown-name message."""
-    known = sorted(known)
-    close = difflib.get_close_matches(word, known, n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}."
-
-
 def names(kind: str) -> list[str]:
     """All registered names of a kind, sorted."""
     _load(kind)
@@ -113,7 +105,7 @@ def lookup(kind: str, name: str) -> type:
     """The dataclass behind a name; UserError with the nearest names otherwise."""
     _load(kind)
     if name not in _REGISTRY[kind]:
-        raise UserError(f"unknown {kind} `{name}`: {nearest(str(name), _REGISTRY[kind])}")
+        raise UserError(f"unknown {kind} `{name}`: {suggest(str(name), _REGISTRY[kind])}")
     return _REGISTRY[kind][name]
 
 
@@ -161,7 +153,7 @@ def make(kind: str, name: str, values: dict[str, Any]) -> Any:
     fields = {f.name: f for f in dataclasses.fields(cls)}
     for key in values:
         if key not in fields:
-            raise UserError(f"{kind} `{name}` has no option `{key}`: {nearest(key, fields)}")
+            raise UserError(f"{kind} `{name}` has no option `{key}`: {suggest(key, fields)}")
     return cls(**{key: _check(kind, name, fields[key], value) for key, value in values.items()})
 
 

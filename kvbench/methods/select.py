@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kvbench.checks import suggest
 from kvbench.errors import UserError
 from kvbench.methods.method import Method, build, parse
 from kvbench.methods.observation import Observation
-from kvbench.methods.registry import lookup, nearest
+from kvbench.methods.registry import lookup
 
 KeptSet = list[list[Tensor]]  # ascending int64 positions per layer and KV head
 
@@ -124,7 +125,7 @@ def _route(parsed: tuple[str, str], options: dict, capacity: dict, score: dict) 
         if not owners:
             raise UserError(
                 f"capacity `{parsed[0]}` and score `{parsed[1]}` have no option `{key}`: "
-                f"{nearest(key, known['capacity'] | known['score'])}"
+                f"{suggest(key, known['capacity'] | known['score'])}"
             )
         if len(owners) == 2:
             raise UserError(

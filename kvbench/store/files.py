@@ -30,12 +30,12 @@ def storage_error(path: Path, error: OSError) -> UserError:
     )
 
 
-def write_atomic(path: Path, text: str) -> None:
+def write_atomic(path: Path, text: str | bytes) -> None:
     """Replace ``path`` by ``text`` whole: temporary file beside it, fsync, rename.
 
     An unchanged file is left alone, so a second call of a finished command writes nothing.
     """
-    data = text.encode("utf-8")
+    data = text if isinstance(text, bytes) else text.encode("utf-8")
     try:
         if path.exists() and path.read_bytes() == data:
             return

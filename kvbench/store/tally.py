@@ -1,0 +1,111 @@
+"""How far a (model, benchmark) is: counts read from its journals, without keeping the answers.
+
+A tally remembers how far it has read, so looking again costs only what is new.  It takes no lock.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kvbench.store import journal, layout
+
+ANSWERED, FAILED = 1, 2
+
+
+@dataclass
+class Shard:
+    """One journal: answers, seconds spent on them, when it last grew (epoch seconds), damaged lines."""
+
+    number: int = 0
+    shards: int = 1
+    answers: int = 0
+    seconds: float = 0.0
+    grew: float = 0.0
+    damaged: int = 0
+    read: int = 0
+    inode: int = 0
+    last_pass: tuple[int, float] | None = None
+
+    def owned(self, size: int) -> int:
+        """Samples of ``size`` that are this shard's."""
+        return len(range(self.number, size, self.shards))
+
+
+@dataclass
+class Tally:
+    """The cells of a folder with one byte per sample, and its journals by name."""
+
+    folder: Path
+    cells: list[layout.Cell]
+    states: dict[str, bytearray] = field(default_factory=dict)
+    shards: dict[str, Shard] = field(default_factory=dict)
+    size: int = 0  # samples asked for; 0: not known yet
+
+    def update(self) -> None:
+        """Read what the journals gained."""
+        for path in layout.journals(self.folder):
+            shard = self.shards.setdefault(path.name, _shard(path.name))
+            found = path.stat()
+            if shard.inode not in (0, found.st_ino):  # a repaired journal: its lines moved
+                self.states.clear()
+                self.shards.clear()
+                return self.update()
+            shard.inode, shard.grew = found.st_ino, found.st_mtime
+            for line in journal.lines(path, shard.read):
+                shard.read += len(line.data)
+                self._add(line.record, shard)
+        return None
+
+    def _add(self, record: dict | None, shard: Shard) -> None:
+        if record is None:
+            shard.damaged += 1
+        elif "size" in record:
+            self.size = max(self.size, record["size"])
+        elif "cell" in record:
+            states = self.states.setdefault(record["cell"], bytearray())
+            index = record["index"]
+            if index >= len(states):
+                states.extend(bytes(index + 1 - len(states)))
+            if "error" in record:
+                states[index] = states[index] or FAILED
+                return
+            states[index] = ANSWERED
+            shard.answers += 1
+            # The cells of a pass stand together and share its seconds.
+            if shard.last_pass != (index, record["seconds"]):
+                shard.last_pass = (index, record["seconds"])
+                shard.seconds += record["seconds"]
+
+    def done(self, cell: layout.Cell) -> int:
+        return self.states.get(cell.digest, bytearray()).count(ANSWERED)
+
+    def failed(self, cell: layout.Cell) -> int:
+        return self.states.get(cell.digest, bytearray()).count(FAILED)
+
+    @property
+    def missing(self) -> int:
+        return sum(max(0, self.size - self.done(cell)) for cell in self.cells)
+
+    @property
+    def pace(self) -> float | None:
+        """Seconds per answer so far, with as many cells in a pass as there were; None without answers."""
+        answers = sum(shard.answers for shard in self.shards.values())
+        return sum(shard.seconds for shard in self.shards.values()) / answers if answers else None
+
+
+def _shard(name: str) -> Shard:
+    found = re.fullmatch(r"journal-(\d+)of(\d+)\.jsonl", name)
+    return Shard(int(found[1]), int(found[2])) if found else Shard()
+
+
+def tallies(store: Path) -> list[Tally]:
+    """One tally per (model, benchmark) of a store, up to date."""
+    groups: dict[Path, list[layout.Cell]] = {}
+    for cell in layout.cells(store):
+        groups.setdefault(cell.folder, []).append(cell)
+    found = [Tally(folder, cells) for folder, cells in groups.items()]
+    for tally in found:
+        tally.update()
+    return found
