@@ -54,7 +54,7 @@ def test_records_come_back(path):
 
 @settings(max_examples=50, deadline=None)
 @given(
-    st.dictionaries(st.text(), st.none() | st.integers() | st.text() | st.lists(st.integers()), min_size=1)
+    st.dictionaries(st.text(), st.none() | st.integers(-(2**63), 2**63 - 1) | st.text() | st.lists(st.integers(-9, 9)), min_size=1)
 )
 def test_any_record_survives_one_line(record):
     line = journal.seal(record)

@@ -22,7 +22,7 @@ from kvbench.benchmarks.base import Benchmark, Scores, listed
 from kvbench.benchmarks.captions import java
 from kvbench.errors import UserError
 from kvbench.paths import conf_dir
-from kvbench.store import Cell, canonical, cells, check_versions, load_folder, unpack_kept, write_atomic
+from kvbench.store import Cell, canonical, cells, check_versions, kept_summary, load_folder, write_atomic
 from kvbench.store.files import storage_error
 
 _VERSION = 2  # raise when the meaning of a score changes: every cell is then scored again
@@ -168,10 +168,11 @@ def _key(
 
 def _kept(answers: Mapping[int, Mapping[str, Any]]) -> dict[str, float]:
     """Realised entries per layer and KV head over all samples: smallest, mean, largest."""
-    flat = [count for record in answers.values() for row in unpack_kept(record["kept"]) for count in row]
-    if not flat:
+    heads = [kept_summary(record["kept"]) for record in answers.values()]
+    if not heads:
         return {"min": 0, "mean": 0.0, "max": 0}
-    return {"min": min(flat), "mean": round(sum(flat) / len(flat), 4), "max": max(flat)}
+    mean = sum(mean for _, mean, _ in heads) / len(heads)  # every sample has as many heads
+    return {"min": min(h[0] for h in heads), "mean": round(mean, 4), "max": max(h[2] for h in heads)}
 
 
 def score_file(cell: Cell) -> Path:

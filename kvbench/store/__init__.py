@@ -6,6 +6,7 @@ from kvbench.store.layout import Cell, cells, check_versions, group_folder, jour
 from kvbench.store.responses import (
     Responses,
     failures,
+    kept_summary,
     load_folder,
     load_responses,
     pack_kept,
@@ -28,6 +29,7 @@ __all__ = [
     "failures",
     "group_folder",
     "journal_path",
+    "kept_summary",
     "load_folder",
     "load_responses",
     "load_traces",

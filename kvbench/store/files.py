@@ -10,10 +10,12 @@ from typing import Any
 
 from kvbench.errors import UserError
 
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+
 
 def canonical(value: Any) -> str:
     """JSON with one spelling: sorted keys, no spaces, UTF-8 as it is.  NaN is refused: JSON has none."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _encode(value)
 
 
 def pretty(value: Any) -> str:

@@ -13,7 +13,6 @@ without it.  Three things can go wrong with the file, and none of them loses a g
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 import zlib
@@ -21,6 +20,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from kvbench.errors import UserError
 from kvbench.store.files import canonical, storage_error, sync_folder
@@ -42,7 +43,7 @@ def unseal(line: bytes) -> dict[str, Any] | None:
     payload = line[:-_TAIL] + b"}"
     if b"%08x" % zlib.crc32(payload) != line[-10:-2]:
         return None
-    return json.loads(payload)
+    return orjson.loads(payload)
 
 
 @dataclass(frozen=True)

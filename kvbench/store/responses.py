@@ -148,7 +148,7 @@ def unpack_kept(packed: dict[str, Any]) -> list[list[int]]:
     return [[row] * heads if isinstance(row, int) else list(row) for row in rows]
 
 
-def _kept_summary(packed: dict[str, Any]) -> tuple[int, float, int]:
+def kept_summary(packed: dict[str, Any]) -> tuple[int, float, int]:
     """Smallest, mean and largest number of entries over layers and heads."""
     if isinstance(packed["entries"], int):
         return packed["entries"], float(packed["entries"]), packed["entries"]
@@ -172,7 +172,7 @@ def _circumstances(cell: str, responses: Responses) -> list[dict[str, Any]]:
 def summarise(cell: layout.Cell, responses: Responses) -> dict[str, Any]:
     """What one cell came to, without times: counts, failures, realised entries, circumstances."""
     answers = [record for _, record in sorted(responses.answers.get(cell.digest, {}).items())]
-    summaries = [_kept_summary(record["kept"]) for record in answers]
+    summaries = [kept_summary(record["kept"]) for record in answers]
     per_head: list[list[float]] = []
     if answers:
         grids = [unpack_kept(record["kept"]) for record in answers]
@@ -264,7 +264,7 @@ def load_responses(
             loaded = {cell.folder: load_folder(cell.folder)}
         name = (cell.model, cell.benchmark, cell.method, cell.budget, cell.seed, cell.prompt, cell.digest)
         for index, record in sorted(loaded[cell.folder].answers.get(cell.digest, {}).items()):
-            low, mean, high = _kept_summary(record["kept"])
+            low, mean, high = kept_summary(record["kept"])
             rows.append(
                 (*name, index, record["sample"], record["text"], record["stopped"], record["tokens"])
                 + (record["prompt_length"], low, mean, high, record["seconds"])
