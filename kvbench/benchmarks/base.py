@@ -105,6 +105,14 @@ class Benchmark:
         """The first ``limit`` samples in the data set's order; all of them for None."""
         raise NotImplementedError
 
+    def clusters(self, limit: int | None = None) -> dict[int, str]:
+        """By sample index, the page, picture or text the question is about; by default each its own."""
+        return {sample.index: sample.id for sample in self.samples(limit)}
+
+    def references(self, indices: Sequence[int]) -> dict[int, list[str]]:
+        """By sample index, the data set's own answers, for people to read; empty where it has none."""
+        return {}
+
     def task_scores(self, cells: Mapping[str, Mapping[int, str]], limit: int | None) -> dict[str, Scores]:
         """Scores of several cells against the data set's own references."""
         raise NotImplementedError
@@ -162,7 +170,9 @@ class Benchmark:
         if reference is not None:
             check_answers(reference, wanted, f"the uncompressed answers of {self.name}")
         scores = self.task_scores(cells, limit)
+        clusters = self.clusters(limit)
         for name, answers in cells.items():
+            scores[name].clusters = clusters
             if reference is not None:
                 given = (tokens or {}).get(name)
                 values = fidelity(answers, reference, given, reference_tokens)

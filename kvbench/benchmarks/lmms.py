@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -13,6 +14,11 @@ from kvbench.errors import UserError
 
 # Columns that name a document, in order of preference.
 _ID_COLUMNS = ("questionId", "question_id", "image_id", "id", "docId", "image")
+# Columns that name the page or picture a question is about.
+_PICTURE_COLUMNS = ("docId", "image_id", "image")
+
+# Columns that hold a document's own answers: tasks score with these, and may name no target at all.
+_ANSWER_COLUMNS = ("answers", "answer", "reference_strs", "caption_str", "references")
 
 
 class LmmsBenchmark(Benchmark):
@@ -61,6 +67,24 @@ class LmmsBenchmark(Benchmark):
             )
             for index in range(self.count(limit))
         ]
+
+    def clusters(self, limit: int | None = None) -> dict[int, str]:
+        n = self.count(limit)
+        for column in _PICTURE_COLUMNS:
+            if column in self._texts.column_names:
+                return {index: str(name) for index, name in enumerate(self._texts[column][:n])}
+        return _picture_digests(self.task.eval_docs, n) or super().clusters(limit)
+
+    def references(self, indices: Sequence[int]) -> dict[int, list[str]]:
+        found = {}
+        for index in indices:
+            doc = self._texts[index]
+            given = next((doc[name] for name in _ANSWER_COLUMNS if doc.get(name) is not None), None)
+            if given is None:
+                given = self.task.doc_to_target(doc)
+            given = given if isinstance(given, list) else [given]
+            found[index] = list(dict.fromkeys(str(answer) for answer in given))
+        return found
 
     def task_scores(self, cells: Mapping[str, Mapping[int, str]], limit: int | None) -> dict[str, Scores]:
         from kvbench.benchmarks.replay import Replay, evaluate_task
@@ -116,6 +140,26 @@ class LmmsBenchmark(Benchmark):
 
 def _images(task: Any, docs: Any, index: int) -> list[Any]:
     return list(task.doc_to_visual(docs[index]) or [])
+
+
+def _picture_digests(docs: Any, n: int) -> dict[int, str]:
+    """Digest of each document's pictures as stored (nothing is decoded); empty when it has none."""
+    import datasets
+
+    columns = [name for name, feature in docs.features.items() if isinstance(feature, datasets.Image)]
+    if not columns:
+        return {}
+    stored = docs.select_columns(columns).select(range(n))
+    for column in columns:
+        stored = stored.cast_column(column, datasets.Image(decode=False))
+    digests = {}
+    for index, doc in enumerate(stored):
+        content = hashlib.sha256()
+        for column in columns:
+            picture = doc[column] or {}
+            content.update(picture.get("bytes") or str(picture.get("path")).encode())
+        digests[index] = content.hexdigest()[:16]
+    return digests
 
 
 def _identity(doc: Mapping[str, Any], index: int) -> str:
