@@ -62,6 +62,8 @@ def print_plan(overrides: list[str], multirun: bool, list_cells: bool) -> None:
     console = _console()
     console.print(table)
     console.print(_estimate(jobs, missing), markup=False)
+    for sentence in _left_out(jobs):
+        console.print(sentence, markup=False, soft_wrap=True)
     if list_cells:
         from kvbench.analysis.results import settings
 
@@ -98,12 +100,28 @@ def _estimate(jobs: list[plan.Job], missing: list[int]) -> str:
     return f"about {duration(seconds)} on one worker, as earlier answers in this store took"
 
 
+def _left_out(jobs: list[plan.Job]) -> list[str]:
+    """What ``exclude`` keeps out of these jobs, and how to have it."""
+    models = {job.config["model"]["name"] for job in jobs}
+    return [
+        f"{pattern} is left out: make head scores with `kvbench calibrate heads model={model}`, name the file as "
+        "model.head_scores, then add exclude=[]."
+        for pattern in jobs[0].config["exclude"]
+        for model in [pattern.partition("/")[0]]
+        if model in models
+    ]
+
+
 def print_names(kind: str, heading: bool) -> None:
     """The names of one kind, a line each."""
     console = _console()
     if heading:
         console.print(f"[bold]{kind}[/bold]")
-    printers = {"methods": _print_methods, "experiments": _print_experiments}
+    printers = {
+        "methods": _print_methods,
+        "refresh": _print_refresh,
+        "experiments": _print_experiments,
+    }
     printers.get(kind, _print_group)(console, kind)
     if heading:
         console.print()
@@ -159,25 +177,25 @@ def _print_experiments(console: Console, _: str) -> None:
     """A line an experiment: cells under either profile, and what it is."""
     with compose.session():
         for name in compose.choices("experiment"):
-            counts = ", ".join(f"{_cells(name, profile)} {profile}" for profile in _profiles(name))
+            counts = ", ".join(f"{_cells(name, profile)} {profile}".strip() for profile in _profiles(name))
             console.print(
                 f"{name:<19} {counts:<26} {_about('experiment', name)}", markup=False, soft_wrap=True
             )
 
 
 def _profiles(experiment: str) -> list[str]:
-    """The profiles that an experiment's groups all have; none where it has no groups."""
+    """The profiles that an experiment's groups all have; [""] where it takes none."""
     path = paths.conf_dir() / "experiment" / f"{experiment}.yaml"
     defaults = yaml.safe_load(path.read_text("utf-8")).get("defaults", [])
     groups = [key.lstrip("/") for entry in defaults if isinstance(entry, dict) for key in entry]
     found = [set(compose.choices(group)) for group in groups if group.startswith("profile")]
-    return sorted(set.intersection(*found)) if found else []
+    return sorted(set.intersection(*found)) if found else [""]
 
 
 def _cells(experiment: str, profile: str) -> str:
     """How many cells an experiment has; "?" where a config that it names is missing."""
     try:
-        return str(plan.count_cells([f"experiment={experiment}", f"profile={profile}"]))
+        return str(plan.count_cells([f"experiment={experiment}"] + [f"profile={profile}"] * bool(profile)))
     except UserError:
         return "?"
 

@@ -10,7 +10,7 @@ from kvbench.errors import UserError
 def main(arguments: list[str]) -> int:
     from kvbench.config import suggest
 
-    kinds = ("methods", "models", "benchmarks", "experiments")
+    kinds = ("methods", "refresh", "models", "benchmarks", "experiments")
     parser = Parser(prog="kvbench list", description="What can be named in a command.")
     parser.add_argument(
         "kind", nargs="*", metavar="KIND", help=f"{', '.join(kinds)}; all of them when left out"

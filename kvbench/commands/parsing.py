@@ -21,7 +21,8 @@ exit codes: 0 all done, 1 samples failed or are missing, 2 a mistake in the comm
 OVERRIDES = """overrides are Hydra's KEY=VALUE; with -m a value may be a list A,B,C:
   one job each: model, benchmark, prompt, seed, shard
   cells that share a job's prefill: method, budget, method.window, method.score.OPTION, method.capacity.OPTION
-  for all: limit, store, shards, retries, fail_fast, launcher, sync
+    and refresh, refresh.OPTION, refresh.POLICY.OPTION (of that policy alone)
+  for all: limit, store, shards, retries, fail_fast, launcher, sync, trace, offload
 A method is fullkv, CAPACITY or CAPACITY+SCORE; `kvbench list methods` names them and their options."""
 
 
