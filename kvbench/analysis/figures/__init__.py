@@ -33,8 +33,8 @@ def _all(found: Sequence, store: Path) -> Iterator[tuple[str, Figure | None]]:
     from kvbench.analysis.figures import budget, cost, heatmap, traces
     from kvbench.analysis.tables import build
 
-    samples = drift.samples(store)
-    reads = cost.reads_of(samples)
+    known = drift.load(store)
+    reads = cost.reads_of(known.samples)
     for model in dict.fromkeys(entry.cell.model for entry in found):
         item = build(found, model, store)
         mine = [entry for entry in found if entry.cell.model == model]
@@ -42,10 +42,10 @@ def _all(found: Sequence, store: Path) -> Iterator[tuple[str, Figure | None]]:
         yield f"realised-entries-{model}", budget.realised_entries(item)
         yield f"cost-against-fidelity-{model}", cost.cost_against_fidelity(mine, reads)
     yield from heatmap.option_maps(found)
-    if len(samples):
+    if len(known.samples):
         from kvbench.store import load_traces
 
-        yield from traces.trace_figures(samples, drift.thresholds(store), load_traces(store))
+        yield from traces.trace_figures(known.samples, known.thresholds, load_traces(store))
 
 
 def _plain(name: str) -> str:

@@ -70,7 +70,7 @@ def cost_against_fidelity(found: Sequence[Entry], reads: dict[str, float]) -> Fi
 
 
 def reads_of(samples: pandas.DataFrame) -> dict[str, float]:
-    """Mean reads by cell digest from ``kvbench.analysis.drift.samples``, samples weighted by their steps."""
+    """Mean reads by cell digest from ``kvbench.analysis.drift.load``, samples weighted by their steps."""
     traced = samples[samples["reads"].notna()]
     return {
         str(cell): float((mine["reads"] * mine["layer_steps"]).sum() / mine["layer_steps"].sum())
