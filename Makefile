@@ -42,6 +42,11 @@ rcr: setup  ## re-selection while decoding: long descriptions and short answers,
 	@$(KVBENCH) table store=runs/rcr
 	@$(KVBENCH) analyze drift store=runs/rcr
 
+# A table of the papers: make bacon-table4, make ecokv-table3 (PROFILE=paper: the papers' models and data).
+bacon-% ecokv-%: setup
+	@$(KVBENCH) run experiment=$(subst -,_,$@) profile=$(PROFILE)
+	@$(KVBENCH) table store=runs/$(subst -,_,$@)
+
 test: setup  ## run the tests
 	$(BIN)/python -m pytest tests
 

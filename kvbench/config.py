@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from kvbench.checks import check_budget, check_whole, suggest
+from kvbench.contents import by_content
 from kvbench.errors import UserError
 from kvbench.store.files import canonical
 
@@ -42,9 +43,7 @@ class RunConfig:
     # What branches that decode together may hold; None: half of the free memory.
     max_branch_bytes: Optional[int] = _field("runtime", default=None)  # noqa: UP045
     launcher: dict[str, Any] = _field("runtime", default_factory=dict)  # conf/launcher: where jobs run
-    exclude: dict[str, str] = _field(
-        "runtime", default_factory=dict
-    )  # model -> methods left out, as sparsemm*
+    exclude: list[str] = _field("runtime", default_factory=list)  # MODEL/METHOD patterns left out of sweeps
     retries: int = _field("runtime", default=1)  # further tries of a sample that fails
     fail_fast: bool = _field("runtime", default=False)
     trace: bool = _field("runtime", default=False)  # record what re-selection did at every step and layer
@@ -60,6 +59,7 @@ RUNTIME = frozenset(
 
 # The same split inside the groups.  A key in neither set counts as identity: a needless new cell is safer
 # than a mixed one.
+DTYPES = ("bfloat16", "float16", "float32")
 MODEL_RUNTIME = frozenset({"window", "title", "device", "needs"})
 MODEL_IDENTITY = frozenset(
     {
@@ -69,13 +69,19 @@ MODEL_IDENTITY = frozenset(
         "revision",
         "weights",
         "size",
+        "architecture",
         "dtype",
+        "attention",
         "system",
         "system_prompt",
         "max_length",
         "head_scores",
         "min_pixels",
         "max_pixels",
+        "video_min_pixels",
+        "video_max_pixels",
+        "max_tiles",
+        "interleave",
     }
 )
 BENCHMARK_RUNTIME = frozenset(
@@ -107,12 +113,20 @@ def identity(
 
 
 def digest(config: dict[str, Any]) -> str:
-    """Name of a cell: 16 hex digits of the SHA-256 of its canonical identity config."""
-    return hashlib.sha256(canonical(config).encode("utf-8")).hexdigest()[:16]
+    """Name of a cell: 16 hex digits of the SHA-256 of its canonical identity config, files by content."""
+    return hashlib.sha256(canonical(by_content(config)).encode("utf-8")).hexdigest()[:16]
+
+
+def check_dtype(model: dict[str, Any]) -> None:
+    """Raise UserError unless a model config names a dtype: one that follows the device would mix answers."""
+    wanted = model.get("dtype")
+    if wanted is not None and wanted not in DTYPES:
+        raise UserError(f"unknown dtype {wanted!r}: set model.dtype to one of {', '.join(DTYPES)}.")
 
 
 def check_runtime(config: dict[str, Any]) -> None:
     """Impossible values of the fields a job has besides its cells."""
+    check_dtype(config["model"])
     if config["limit"] is not None:
         check_whole("limit", config["limit"], 1, "leave it out for the benchmark's default, or")
     check_whole("retries", config["retries"], 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -174,15 +175,19 @@ def count_cells(overrides: list[str]) -> int:
             values = dict(line.split("=", 1) for line in lines)
             axes = compose.parse([f"axes={values['axes']}"])[0].value() if "axes" in values else []
             raw = {"axes": list(axes), "method": {}, "refresh": {}, "budget": master.budget}
-            left_out = master.exclude.get(values.get("model"), "")
+            model = values.get("model", "")
             total += len(
                 {
                     store.canonical([spec, budget if spec.get("capacity") else None])
                     for spec, budget in _cell_axes(raw, [])
-                    if not fnmatch(spec["name"], left_out)
+                    if not _excluded(model, spec["name"], master.exclude)
                 }
             )
         return total
+
+
+def _excluded(model: str, method: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch(f"{model}/{method}", pattern) for pattern in patterns)
 
 
 def job(overrides: list[str], shared: list[str]) -> Job:
@@ -200,9 +205,8 @@ def job(overrides: list[str], shared: list[str]) -> Job:
     )
     cells: dict[str, store.Cell] = {}
     benchmark = {**resolved["benchmark"], "prompt": resolved["prompt"]}
-    left_out = resolved["exclude"].get(resolved["model"]["name"], "")
     for spec, budget in spanned:
-        if fnmatch(spec["name"], left_out):
+        if _excluded(resolved["model"]["name"], spec["name"], resolved["exclude"]):
             continue
         method = _finish(spec, raw)
         whole = config.cell_budget(method, budget)
@@ -215,7 +219,7 @@ def job(overrides: list[str], shared: list[str]) -> Job:
         cells.setdefault(digest, store.Cell.from_config(digest, identity, folder))
     if not cells:
         raise UserError(
-            f"exclude leaves no method for model {resolved['model']['name']}: name others, or set exclude={{}}."
+            f"exclude leaves no method for {resolved['model']['name']}: name others, or set exclude=[]."
         )
     return Job(config={**resolved, "benchmark": benchmark}, cells=list(cells.values()))
 
