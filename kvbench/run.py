@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from kvbench import provenance, store
+from kvbench import memory, provenance, store
 from kvbench.errors import UserError
 from kvbench.plan import Job
 from kvbench.progress import Progress
@@ -80,13 +80,14 @@ def build_method(spec: dict[str, Any], budget: int | None, offload: bool = False
     return methods.build(spec, budget)
 
 
-def generate(adapter: Any, inputs: Any, methods: list[Any], benchmark: Any, trace: bool = False) -> list[Any]:
-    """One answer per method to one prompt, with its trace when asked for."""
+def generate(
+    adapter: Any, inputs: Any, methods: list[Any], benchmark: Any, trace: bool = False, **settings: Any
+) -> list[Any]:
+    """One answer per method to one prompt, with its trace when asked for; `settings` are the engine's."""
     from kvbench import engine
 
-    return engine.generate(
-        adapter, inputs, methods, max_new_tokens=benchmark.max_new_tokens, until=benchmark.until, trace=trace
-    )
+    ends = {"max_new_tokens": benchmark.max_new_tokens, "until": benchmark.until}
+    return engine.generate(adapter, inputs, methods, trace=trace, **ends, **settings)
 
 
 def run_job(job: Job, command: list[str], say: Callable[[str], None] = print) -> Outcome:
@@ -95,8 +96,7 @@ def run_job(job: Job, command: list[str], say: Callable[[str], None] = print) ->
         for notice in writer.notices:
             say(notice)
         # Summaries and later runs read the folder: what it holds must not depend on the moment of a crash.
-        for cell in job.cells:
-            store.write_cell(cell)
+        store.write_cells(job.cells, job.folder)
         responses = store.load_folder(job.folder, own=(job.journal, writer.records))
         indices = job.indices(responses)
         new = 0
@@ -176,6 +176,7 @@ def _generate_missing(
     if not pending and not _lost(job, writer, responses):
         return 0, [sample.index for sample in samples]
     offload, trace = job.config["offload"], job.config["trace"]
+    engine = {"max_branch_bytes": job.config["max_branch_bytes"], "say": say}
     methods = {cell.digest: build_method(cell.config["method"], cell.budget, offload) for cell in job.cells}
     adapter = load_model(job.config["model"])
     for method in methods.values():
@@ -204,7 +205,7 @@ def _generate_missing(
                         raise DataGone(error.filename or str(error)) from error
                     inputs = adapter.prepare(sample.text, pictures)
                     asked = [methods[cell.digest] for cell in cells]
-                    answers = generate(adapter, inputs, asked, benchmark, trace)
+                    answers = generate(adapter, inputs, asked, benchmark, trace, **engine)
                     if len(answers) != len(cells):
                         raise RuntimeError(f"{len(cells)} methods gave {len(answers)} answers")
                     if trace:
@@ -218,7 +219,8 @@ def _generate_missing(
                     ) from gone
                 except Exception as error:  # recorded as what it is, never turned into an answer
                     failure = {"type": type(error).__name__, "message": str(error)[:2000]}
-                    if _out_of_memory(error):
+                    if memory.ran_out(error):
+                        memory.give_back()
                         failure["message"] += (
                             f" [out of memory with {len(cells)} cells at once: run fewer methods or budgets "
                             "in one command, or use a larger device]"
@@ -262,14 +264,6 @@ def _keep_traces(cells: list[store.Cell], index: int, answers: list[Any], respon
 
 class DataGone(Exception):
     """A file of the data set that existed when the run began does not any more."""
-
-
-def _out_of_memory(error: Exception) -> bool:
-    """Whether memory ran out, the host's or the device's; what is cached is given back for the next try."""
-    if type(error).__name__ == "OutOfMemoryError":  # torch's: on any device, without importing it
-        sys.modules["torch"].cuda.empty_cache()
-        return True
-    return isinstance(error, MemoryError)
 
 
 def _check_head_scores(method: Any, adapter: Any) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import fakes
 import pytest
 
-from kvbench import compose
+from kvbench import compose, plan
 
 GRID = ["run", "-m", "method=fullkv,snapkv,adakv+bacon", "budget=128,64", "method.window=16", "limit=12"]
 GRID += ["benchmark=fake_qa,fake_text", "store=runs"]
@@ -27,10 +27,12 @@ REQUEUE = 75
 
 @pytest.fixture(scope="module", autouse=True)
 def imported():
-    """What every run needs, loaded once before the forks."""
-    with compose.session():
-        pass
+    """What every run needs, loaded and composed once before the forks."""
     import kvbench.launch  # noqa: F401
+
+    with compose.session():
+        plan.jobs([word for word in fakes.command(*GRID)[1:] if word != "-m"], multirun=True)
+        yield
 
 
 class Runs:
@@ -63,10 +65,6 @@ class Runs:
     def run(self, *more: str, before=None, **environment: str) -> int:
         """Run to the end; returns the exit code."""
         return os.waitstatus_to_exitcode(os.waitpid(self.start(*more, before=before, **environment), 0)[1])
-
-    def wait_for(self, answers: int, pid: int) -> None:
-        while self.answers() < answers and os.waitpid(pid, os.WNOHANG) == (0, 0):
-            time.sleep(0.002)
 
     def answers(self) -> int:
         return sum(path.read_bytes().count(b'"text"') for path in self.folder.glob("runs/*/*/journal*.jsonl"))
@@ -106,13 +104,16 @@ def test_fifty_kills(tmp_path, calm):
     """SIGKILL at 50 seeded random moments; what is done again is at most the sample in hand."""
     dice = random.Random(20)
     kills, storms = 0, 0
+    began = time.monotonic()
+    assert Runs(tmp_path / "timed").run(FAKE_SLEEP="0.004") == 0
+    length = time.monotonic() - began
     while kills < 50:
         storms += 1
         runs, here = Runs(tmp_path / str(storms)), 0
         while True:
-            pid = runs.start(FAKE_SLEEP="0.01")
+            pid = runs.start(FAKE_SLEEP="0.004")
             if kills < 50:
-                time.sleep(0.05 + dice.random() * 0.35)
+                time.sleep(dice.random() * length)
                 os.kill(pid, signal.SIGKILL)
             code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             if code == 0:
@@ -138,7 +139,7 @@ def test_a_preemption_signal_leaves_with_a_code_of_its_own(runs, calm, name):
 
 
 def test_two_workers_on_one_shard(runs, calm):
-    first = runs.start(FAKE_SLEEP="0.05")
+    first = runs.start(FAKE_SLEEP="0.15")
     while runs.answers() < CELLS:
         time.sleep(0.002)
     assert runs.run("benchmark=fake_qa") == 2
@@ -157,7 +158,7 @@ def test_a_truncated_journal(runs, calm):
     assert runs.run() == 0
     whole = runs.journal.read_bytes()
     dice = random.Random(4)
-    for _ in range(8):
+    for _ in range(5):
         length = dice.randrange(len(whole))
         before, passes = whole[:length].count(b'"text"'), runs.passes()
         runs.journal.write_bytes(whole[:length])
@@ -170,7 +171,7 @@ def test_flipped_bits(runs, calm):
     """Any bit of the journal: the record is named, set aside and done again, and no other one."""
     assert runs.run() == 0
     dice = random.Random(5)
-    for _ in range(12):
+    for _ in range(8):
         damaged = bytearray(runs.journal.read_bytes())
         place = dice.randrange(len(damaged) - 1)
         damaged[place] ^= 1 << dice.randrange(8)
@@ -243,11 +244,11 @@ def test_memory_runs_out_once(runs, calm):
 
         usual, failed = run.generate, []
 
-        def generate(*arguments):
+        def generate(*arguments, **options):
             if not failed:
                 failed.append(True)
                 raise MemoryError("no 9 GB left")
-            return usual(*arguments)
+            return usual(*arguments, **options)
 
         run.generate = generate
 

@@ -54,7 +54,11 @@ def test_records_come_back(path):
 
 @settings(max_examples=50, deadline=None)
 @given(
-    st.dictionaries(st.text(), st.none() | st.integers(-(2**63), 2**63 - 1) | st.text() | st.lists(st.integers(-9, 9)), min_size=1)
+    st.dictionaries(
+        st.text(),
+        st.none() | st.integers(-(2**63), 2**63 - 1) | st.text() | st.lists(st.integers(-9, 9)),
+        min_size=1,
+    )
 )
 def test_any_record_survives_one_line(record):
     line = journal.seal(record)
@@ -224,6 +228,16 @@ def test_a_merge_does_not_depend_on_shards_or_their_order(answers, dice):
             store.write_results([cell], folder)
             merged.append((folder / "results" / "c.json").read_bytes())
         assert merged[0] == merged[1]
+
+
+def test_temporary_files_of_killed_writers_are_removed(path):
+    cell = store.Cell("c", "m", "b", "fullkv", None, 0, "default", {}, path.parent)
+    for part in ("cells", "results", "provenance"):
+        (path.parent / part).mkdir(parents=True)
+        (path.parent / part / "c.json.abcd.tmp").write_text("half")
+    store.write_cells([cell], path.parent)
+    store.write_results([cell], path.parent)
+    assert not list(path.parent.rglob("*.tmp"))
 
 
 def test_a_newer_store_and_a_strange_journal_are_refused(path):

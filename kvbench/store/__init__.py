@@ -2,7 +2,15 @@
 
 from kvbench.store.files import canonical, write_atomic
 from kvbench.store.journal import Writer
-from kvbench.store.layout import Cell, cells, check_versions, group_folder, journal_path, write_cell
+from kvbench.store.layout import (
+    Cell,
+    cells,
+    check_versions,
+    group_folder,
+    journal_path,
+    write_cell,
+    write_cells,
+)
 from kvbench.store.responses import (
     Responses,
     failures,
@@ -40,6 +48,7 @@ __all__ = [
     "unpack_kept",
     "write_atomic",
     "write_cell",
+    "write_cells",
     "write_results",
     "write_trace",
 ]

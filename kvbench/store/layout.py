@@ -12,6 +12,7 @@ from typing import Any
 
 from kvbench.errors import UserError
 from kvbench.store.files import canonical, pretty, write_atomic
+from kvbench.store.lock import locked
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,20 @@ def journals(folder: Path) -> list[Path]:
 def write_cell(cell: Cell) -> None:
     """Write cells/DIGEST.json: the config alone, so that it has the same bytes on every run."""
     write_atomic(cell.folder / "cells" / f"{cell.digest}.json", pretty(cell.config))
+
+
+def write_cells(found: Iterable[Cell], folder: Path) -> None:
+    """Write cells/DIGEST.json of every cell of ``folder``; workers that start together take turns."""
+    with locked(folder / "results.lock"):
+        sweep(folder / "cells")
+        for cell in found:
+            write_cell(cell)
+
+
+def sweep(folder: Path) -> None:
+    """Remove temporary files of writers that were killed; to be called under the lock of their folder."""
+    for path in folder.glob("*.tmp"):
+        path.unlink(missing_ok=True)
 
 
 def folders(store: Path) -> Iterator[Path]:

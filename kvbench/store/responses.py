@@ -224,6 +224,8 @@ def write_results(found: Iterable[layout.Cell], folder: Path) -> Responses:
     """
     with locked(folder / "results.lock"):
         responses = load_folder(folder)
+        for part in ("results", "provenance"):
+            layout.sweep(folder / part)
         for cell in found:
             name = f"{cell.digest}.json"
             write_atomic(folder / "results" / name, pretty(summarise(cell, responses)))
