@@ -157,3 +157,6 @@ def test_score_and_table_call_the_analysis(capsys, tmp_path, monkeypatch):
     assert called == [tmp_path, tmp_path]
     shown = capsys.readouterr()
     assert "a markdown table" in shown.out and "kvbench: no Java: captions wait." in shown.err
+    monkeypatch.setattr(analysis, "score_store", lambda store: [analysis.Missing("snapkv is not scored.")])
+    assert cli.main(["score", f"store={tmp_path}"]) == 1
+    assert cli.main(["table", str(tmp_path)]) == 1
