@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from kvbench.analysis.bootstrap import difference, draws, interval, paired
+from kvbench.analysis.bootstrap import difference, paired
+from kvbench.analysis.resampling import draws, interval
 from kvbench.errors import UserError
 
 
@@ -34,7 +35,7 @@ def test_all_methods_of_a_benchmark_share_the_resamples():
 def test_batches_change_nothing(monkeypatch):
     values = np.random.default_rng(1).normal(0, 1, 30)
     whole = interval(values)
-    monkeypatch.setattr("kvbench.analysis.bootstrap._BATCH_VALUES", 3000)
+    monkeypatch.setattr("kvbench.analysis.resampling._BATCH_VALUES", 3000)
     draws.cache_clear()
     assert interval(values) == whole
 

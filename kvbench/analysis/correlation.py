@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvbench.analysis import policies
-from kvbench.analysis.bootstrap import codes, draws
 from kvbench.analysis.drift import KEY, ONE_SHOT
 from kvbench.analysis.policies import GAP_TO, TOO_FEW, of, scored, series
+from kvbench.analysis.resampling import codes, draws
 
 if TYPE_CHECKING:
     import pandas

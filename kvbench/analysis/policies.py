@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvbench.analysis.bootstrap import difference, interval
+from kvbench.analysis.bootstrap import difference
 from kvbench.analysis.drift import GROUP, KEY, ONE_SHOT, WEIGHTS
+from kvbench.analysis.resampling import interval
 from kvbench.errors import UserError
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvbench.analysis.bootstrap import Difference, difference
+from kvbench.analysis.bootstrap import Difference, differences
 from kvbench.benchmarks.base import Scores
 from kvbench.errors import UserError
 from kvbench.store import Cell, cells
 
 COLUMNS = [
     *("model", "benchmark", "method", "setting", "budget", "window", "seed", "prompt"),
-    *("metric", "value", "n"),
+    *("metric", "value", "n", "clusters"),
     *("base", "base_window", "delta", "ci_low", "ci_high", "kept_mean", "kept_min", "kept_max", "digest"),
 ]
 
@@ -129,28 +129,47 @@ def compare(entry: Entry, other: Entry | None, metric: str) -> Difference | None
 
     Raises UserError, naming the samples, when they do not match.
     """
-    if entry.scores is None or other is None or other.scores is None:
-        return None
-    ours, theirs = entry.scores.per_sample.get(metric), other.scores.per_sample.get(metric)
-    if ours is None or theirs is None:
-        return None
-    where = f"{metric} on {entry.cell.benchmark}"
-    return difference(ours, theirs, (f"{entry.label} ({where})", f"{other.label} ({where})"))
+    (gap,) = compare_all([(entry, other)], metric)
+    if isinstance(gap, UserError):
+        raise gap
+    return gap
+
+
+def compare_all(
+    pairs: Sequence[tuple[Entry, Entry | None]], metric: str
+) -> list[Difference | UserError | None]:
+    """``compare`` of many pairs of one benchmark on the same resamples; errors stand in a pair's place."""
+    known = [
+        (place, entry, other)
+        for place, (entry, other) in enumerate(pairs)
+        if all(e is not None and e.scores and metric in e.scores.per_sample for e in (entry, other))
+    ]
+    found: list[Difference | UserError | None] = [None] * len(pairs)
+    if known:
+        values = [(e.scores.per_sample[metric], other.scores.per_sample[metric]) for _, e, other in known]
+        names = [
+            tuple(f"{e.label} ({metric} on {e.cell.benchmark})" for e in (entry, other))
+            for _, entry, other in known
+        ]
+        gaps = differences(values, names, clusters=known[0][1].scores.clusters)
+        for (place, *_), gap in zip(known, gaps, strict=True):
+            found[place] = gap
+    return found
 
 
 def rows(all_entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """One row per scored cell and metric; ``base`` names what the difference is from, see ``base_of``."""
+    bases = {entry.cell.digest: base_of(entry, all_entries) for entry in all_entries}
+    gaps = _gaps(all_entries, bases)
     result = []
     for entry in all_entries:
         if entry.scores is None or entry.kept is None:
             continue
-        cell = entry.cell
-        base = base_of(entry, all_entries)
-        for metric, value in sorted(entry.scores.metrics.items()):
-            try:
-                gap = compare(entry, base, metric)
-            except UserError:  # a broken score keeps its own row; it has no difference to show
-                gap = None
+        cell, scores = entry.cell, entry.scores
+        for metric, value in sorted(scores.metrics.items()):
+            gap = gaps.get((cell.digest, metric))
+            base = bases[cell.digest] if gap is not None else None
+            asked = scores.per_sample.get(metric) or range(scores.n)
             result.append(
                 {
                     "model": cell.model,
@@ -163,9 +182,10 @@ def rows(all_entries: Sequence[Entry]) -> list[dict[str, Any]]:
                     "prompt": cell.prompt,
                     "metric": metric,
                     "value": value,
-                    "n": len(entry.scores.per_sample.get(metric, ())) or entry.scores.n,
-                    "base": base.label if base is not None and gap is not None else None,
-                    "base_window": base.window if base is not None and gap is not None else None,
+                    "n": len(asked),
+                    "clusters": len({scores.clusters.get(index, index) for index in asked}),
+                    "base": base.label if base else None,
+                    "base_window": base.window if base else None,
                     "delta": gap.delta if gap else None,
                     "ci_low": gap.low if gap else None,
                     "ci_high": gap.high if gap else None,
@@ -176,6 +196,22 @@ def rows(all_entries: Sequence[Entry]) -> list[dict[str, Any]]:
                 }
             )
     return result
+
+
+def _gaps(all_entries: Sequence[Entry], bases: dict[str, Entry | None]) -> dict[tuple[str, str], Difference]:
+    """Differences by (digest, metric); a broken score has none (its cell keeps its own row)."""
+    asked: dict[tuple[Any, ...], list[Entry]] = defaultdict(list)
+    for entry in all_entries:
+        cell = entry.cell
+        for metric in entry.scores.metrics if entry.scores else ():
+            asked[cell.model, cell.benchmark, cell.seed, cell.prompt, metric].append(entry)
+    found = {}
+    for (*_, metric), group in asked.items():
+        gaps = compare_all([(entry, bases[entry.cell.digest]) for entry in group], metric)
+        for entry, gap in zip(group, gaps, strict=True):
+            if isinstance(gap, Difference):
+                found[entry.cell.digest, metric] = gap
+    return found
 
 
 def results_csv(store: Path) -> str:

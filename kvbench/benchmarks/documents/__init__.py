@@ -21,6 +21,12 @@ from kvbench.errors import UserError
 FOLDER = Path(__file__).parent
 
 
+def passage(folder: Path, entry: Mapping[str, Any]) -> str:
+    """The lines of a text that an entry of index.json names."""
+    lines = (folder / "texts" / entry["file"]).read_text(encoding="utf-8").split("\n")
+    return "\n".join(lines[entry["first_line"] - 1 : entry["last_line"]])
+
+
 class DocumentsBenchmark(Benchmark):
     """Passages and instructions from this folder, or from ``data: FOLDER`` laid out alike."""
 
@@ -55,10 +61,12 @@ class DocumentsBenchmark(Benchmark):
             for index, entry in enumerate(self.index[: self.count(limit)])
         ]
 
+    def clusters(self, limit: int | None = None) -> dict[int, str]:
+        """The text that a passage is from."""
+        return {index: entry["file"] for index, entry in enumerate(self.index[: self.count(limit)])}
+
     def _prompt(self, entry: Mapping[str, Any]) -> str:
-        lines = (self.folder / "texts" / entry["file"]).read_text(encoding="utf-8").split("\n")
-        passage = "\n".join(lines[entry["first_line"] - 1 : entry["last_line"]])
-        return f"{passage}\n\n{entry['instruction']}"
+        return f"{passage(self.folder, entry)}\n\n{entry['instruction']}"
 
     def task_scores(self, cells: Mapping[str, Mapping[int, str]], limit: int | None) -> dict[str, Scores]:
         """No figure of its own: fidelity is added by ``score_cells``."""
