@@ -104,8 +104,8 @@ def _left_out(jobs: list[plan.Job]) -> list[str]:
     """What ``exclude`` keeps out of these jobs, and how to have it."""
     models = {job.config["model"]["name"] for job in jobs}
     return [
-        f"{pattern} is left out: make head scores with `kvbench calibrate heads model={model}`, name the file "
-        "as model.head_scores, then add exclude=[]."
+        f"{pattern} is left out: make head scores with `kvbench calibrate heads model={model}`, name the "
+        "file as model.head_scores, then add exclude=[]."
         for pattern in jobs[0].config["exclude"]
         for model in [pattern.partition("/")[0]]
         if model in models

@@ -15,10 +15,18 @@ def main(arguments: list[str]) -> int:
 
     known = ", ".join(analysis.FORMATS)
     parser.add_argument("--format", choices=analysis.FORMATS, help=f"{known} (default: text)")
+    parser.add_argument(
+        "--beside", metavar="PAPER:TABLE", help="measured values next to a paper's, as bacon:1 (markdown)"
+    )
     options = parser.known(arguments)
     settings = store_settings(options.settings, {"store": "runs/default", "format": options.format or "text"})
     if settings["format"] not in analysis.FORMATS:
         raise UserError(f"format must be one of {known}, not {settings['format']!r}.")
     code = scored(Path(settings["store"]))
+    if options.beside is not None:
+        from kvbench.analysis import beside
+
+        print(beside.to_markdown(beside.beside(Path(settings["store"]), options.beside)))
+        return code
     print(analysis.table(Path(settings["store"]), format=settings["format"]))
     return code
