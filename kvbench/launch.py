@@ -92,18 +92,13 @@ def calibrate(overrides: list[str], pictures: int, out: Path | None) -> Path:
     """`kvbench calibrate heads`: read out generated pages, whose words have known tiles."""
     (job,) = plan.jobs(overrides, multirun=False)
     model = job.config["model"]
-    if model["adapter"] != "embedded":
-        raise UserError(
-            f"kvbench calibrate heads knows where words stand only for the embedded model, not for "
-            f"{model['name']}: call kvbench.methods.calibrate.calibrate_heads with readings of your own."
-        )
-    from kvbench.methods.calibrate import calibrate_heads, embedded_readings
+    from kvbench.methods.calibrate import calibrate_heads, page_readings
 
     out = out or Path(f"{model['name']}-heads.json")
     adapter = generation.load_model(model)
     calibrate_heads(
         adapter,
-        embedded_readings(pictures),
+        page_readings(adapter, pictures),
         out,
         progress=lambda done: _say(f"{done} of {pictures} pictures read"),
     )

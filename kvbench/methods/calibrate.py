@@ -162,21 +162,37 @@ def _resume(partial: Path, model: str, names: list[str]) -> dict[str, list[float
     return scores
 
 
-def embedded_readings(count: int, seed: int = 0) -> Iterable[Reading]:
-    """Training pages of the embedded generator, each to be read out in full.
+def page_readings(adapter, count: int, seed: int = 0) -> Iterable[Reading]:
+    """Training pages of the embedded generator, each to be read out in full by any model that sees.
 
-    The boxes are words with the tiles they are drawn on: each word of a label, and each value.
+    The boxes are words with the visual tokens that see them, by `adapter.box_tokens`: each word of a label,
+    and each value. Raises UserError when the adapter cannot say where a box lies.
     """
     from kvbench.embedded import prompt
     from kvbench.embedded.draw import draw
     from kvbench.embedded.pages import KINDS, make
 
+    if not hasattr(adapter, "box_tokens"):
+        raise UserError(f"model {adapter.name} sees no pictures, so it has no visual heads to calibrate.")
     for index in range(count):
         kind = KINDS[index % len(KINDS)]
         page = make(kind, f"calibrate-{seed}-{index}", test=False, dense=False)
-        boxes = [(f.value, f.value_tiles) for f in page.fields]
+        image = draw(page)
+        words = [(f.value, f.value_tiles) for f in page.fields]
         for f in page.fields:
-            words = f.label.split()
-            if len(words) == len(f.label_tiles):  # one tile a word
-                boxes += [(word, [tile]) for word, tile in zip(words, f.label_tiles, strict=True)]
-        yield Reading(draw(page), prompt.TASKS["detailcaps"](""), boxes, max_new_tokens=96)
+            label = f.label.split()
+            if len(label) == len(f.label_tiles):  # one tile a word
+                words += [(word, [tile]) for word, tile in zip(label, f.label_tiles, strict=True)]
+        boxes = [(text, _seen(adapter, image, tiles, page.columns)) for text, tiles in words]
+        yield Reading(image, prompt.TASKS["detailcaps"](""), boxes, max_new_tokens=96)
+
+
+def _seen(adapter, image: Any, tiles: list[int], columns: int) -> list[int]:
+    """Visual tokens of a page that see any of some tiles, numbered in reading order."""
+    from kvbench.embedded.draw import TILE_HEIGHT, TILE_WIDTH
+
+    found: set[int] = set()
+    for tile in tiles:
+        left, top = tile % columns * TILE_WIDTH, tile // columns * TILE_HEIGHT
+        found.update(adapter.box_tokens(image.size, (left, top, left + TILE_WIDTH, top + TILE_HEIGHT)))
+    return sorted(found)

@@ -10,8 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kvbench.config import DTYPES
 from kvbench.engine.attention import install
 from kvbench.errors import UserError
+from kvbench.models.checkpoint import check_layers
+from kvbench.models.content import parts
 
 
 @dataclass
@@ -25,7 +28,7 @@ class Inputs:
 
 
 class Adapter:
-    """A model behind one interface. Families override `prepare`, with M-RoPE `decode_positions` too."""
+    """A model behind one interface. Families override `prompt`, with M-RoPE `decode_positions` too."""
 
     def __init__(
         self,
@@ -37,13 +40,19 @@ class Adapter:
         max_length: int | None = None,
         system: str | None = None,
         head_scores: str | Path | None = None,
+        interleave: bool = False,
     ):
-        """head_scores: JSON file of visual-head scores, the default of the sparsemm capacity."""
+        """head_scores: JSON file of visual-head scores, the default of the sparsemm capacity.
+
+        interleave: pictures go where the text marks them, see kvbench.models.content. Raises UserError for
+        layers that are not full causal attention.
+        """
+        check_layers(name, model.config)
         install(model)
         model.eval().requires_grad_(False)
         text = model.config.get_text_config(decoder=True)
         self.name, self.model, self.tokenizer = name, model, tokenizer
-        self.stop_ids, self.system = frozenset(stop_ids), system
+        self.stop_ids, self.system, self.interleave = frozenset(stop_ids), system, interleave
         self.layers: int = text.num_hidden_layers
         self.query_heads: int = text.num_attention_heads
         self.kv_heads: int = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
@@ -71,7 +80,11 @@ class Adapter:
         return [*system, {"role": "user", "content": content}]
 
     def prepare(self, text: str, images: list) -> Inputs:
-        """Chat template, images then text in one user turn, everything the model's forward takes."""
+        """One user turn of pictures (or clips) and text, as everything the model's forward takes."""
+        return self.prompt(parts(text, images, self.interleave))
+
+    def prompt(self, parts: list[Any]) -> Inputs:
+        """One user turn of strings, PIL images and clips, in this order."""
         raise NotImplementedError
 
     def visual_grids(self, images: list) -> list[dict[str, Any]] | None:
@@ -126,15 +139,12 @@ def resolve_device(cfg: dict[str, Any]) -> torch.device:
     return device
 
 
-def resolve_dtype(cfg: dict[str, Any], device: torch.device) -> torch.dtype:
-    """`dtype` of a model config; auto is bfloat16 on a GPU and float32 on the CPU."""
-    wanted = cfg.get("dtype") or "auto"
-    known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    if wanted == "auto":
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    if wanted not in known:
-        raise UserError(f"unknown dtype `{wanted}`: use auto, {', '.join(known)}.")
-    return known[wanted]
+def resolve_dtype(cfg: dict[str, Any]) -> torch.dtype:
+    """`dtype` of a model config, float32 when it has none. It never depends on the device: answers differ."""
+    wanted = cfg.get("dtype") or "float32"
+    if wanted not in DTYPES:
+        raise UserError(f"unknown dtype `{wanted}`: set model.dtype to one of {', '.join(DTYPES)}.")
+    return getattr(torch, wanted)
 
 
 def stop_tokens(model: Any, tokenizer: Any) -> frozenset[int]:

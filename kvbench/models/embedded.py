@@ -11,6 +11,7 @@ from kvbench.embedded import load as embedded
 from kvbench.embedded import prompt, tower
 from kvbench.errors import UserError
 from kvbench.models.base import Adapter, Inputs, resolve_device, resolve_dtype, stop_tokens
+from kvbench.models.boxes import covered
 
 SHIPPED = "shipped"
 
@@ -47,6 +48,12 @@ class EmbeddedAdapter(Adapter):
             grids.append({"rows": rows, "columns": columns, "width": width, "height": height})
         return grids
 
+    def box_tokens(self, size: tuple[int, int], box: tuple[float, float, float, float]) -> list[int]:
+        """Tiles that a box (left, top, right, bottom in pixels) touches, in a picture of `size`."""
+        columns, rows = -(-size[0] // tower.TILE_WIDTH), -(-size[1] // tower.TILE_HEIGHT)
+        frame = (0, 0, columns * tower.TILE_WIDTH, rows * tower.TILE_HEIGHT)
+        return [row * columns + column for row, column in covered(box, frame, rows, columns)]
+
 
 def load(cfg: dict[str, Any]) -> EmbeddedAdapter:
     """The shipped model, or the one in `weights` (a folder that `make embedded` wrote).
@@ -64,7 +71,7 @@ def load(cfg: dict[str, Any]) -> EmbeddedAdapter:
         scores = shipped if shipped.exists() else None  # without the file, sparsemm says how to make it
     return EmbeddedAdapter(
         cfg["name"],
-        model.to(device, resolve_dtype(cfg, device)),
+        model.to(device, resolve_dtype(cfg)),
         words,
         stop_ids=stop_tokens(model, words),
         max_length=cfg.get("max_length"),

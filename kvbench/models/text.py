@@ -1,11 +1,13 @@
-"""Adapter of causal language models without eyes, e.g. SmolLM2."""
+"""Adapter of causal language models without eyes: SmolLM2, Mistral, Llama 3.1."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from kvbench.errors import UserError
+from kvbench.models import toy
 from kvbench.models.base import Adapter, Inputs, resolve_device, resolve_dtype, stop_tokens
+from kvbench.models.checkpoint import first_line, read_config
 
 LOCAL = "embedded"  # `weights` of the language model that `make setup` converts
 
@@ -13,39 +15,115 @@ LOCAL = "embedded"  # `weights` of the language model that `make setup` converts
 class TextAdapter(Adapter):
     """One user turn of text through the tokenizer's chat template."""
 
-    def prepare(self, text: str, images: list) -> Inputs:
-        if images:
-            raise UserError(f"model {self.name} reads text only, but the sample has {len(images)} image(s).")
+    def prompt(self, parts: list[Any]) -> Inputs:
+        visuals = sum(not isinstance(part, str) for part in parts)
+        if visuals:
+            raise UserError(f"model {self.name} reads text only, but the sample has {visuals} image(s).")
         ids = self.tokenizer.apply_chat_template(
-            self.messages(text), tokenize=True, add_generation_prompt=True, return_dict=True
+            self.messages("".join(parts)), tokenize=True, add_generation_prompt=True, return_dict=True
         )["input_ids"]
         return self.text_inputs(ids)
 
 
+def mistral(words: Any):
+    """Mistral-7B-Instruct-v0.2: no sliding window."""
+    from transformers import MistralConfig
+
+    rope = {"rope_type": "default", "rope_theta": 1e6}
+    return MistralConfig(
+        vocab_size=32000,
+        max_position_embeddings=32768,
+        sliding_window=None,
+        rope_parameters=rope,
+        eos_token_id=words.eos_token_id,
+    )
+
+
+def llama(words: Any):
+    """Llama-3.1-8B-Instruct."""
+    from transformers import LlamaConfig
+
+    return LlamaConfig(
+        hidden_size=4096,
+        intermediate_size=14336,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        vocab_size=128256,
+        max_position_embeddings=131072,
+        rope_parameters=_llama_rope(5e5, 8192),
+        eos_token_id=words.eos_token_id,
+    )
+
+
+def small_mistral(words: Any):
+    """Mistral's structure in miniature."""
+    from transformers import MistralConfig
+
+    rope = {"rope_type": "default", "rope_theta": 1e4}
+    return MistralConfig(
+        **toy.TEXT, head_dim=16, vocab_size=len(words), sliding_window=None, rope_parameters=rope
+    )
+
+
+def small_llama(words: Any):
+    """Llama's structure in miniature, its scaled positions included."""
+    from transformers import LlamaConfig
+
+    return LlamaConfig(**toy.TEXT, vocab_size=len(words), rope_parameters=_llama_rope(1e4, 256))
+
+
+def _llama_rope(theta: float, trained: int) -> dict[str, Any]:
+    return {
+        "rope_type": "llama3",
+        "rope_theta": theta,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": trained,
+    }
+
+
+CONFIGS = {
+    "mistral": {"toy": small_mistral, "full": mistral},
+    "llama": {"toy": small_llama, "full": llama},
+}
+
+
 def load(cfg: dict[str, Any]) -> TextAdapter:
-    """The model of conf/model/*.yaml: `weights` is a hub id, a folder, or `embedded` (see `make setup`)."""
+    """The model of conf/model/*.yaml.
+
+    `weights` is a hub id, a folder, `embedded` (see `make setup`), or `random` (with `architecture`, `size`
+    and `seed`). Raises UserError for a missing or unfit checkpoint, before its weights are loaded.
+    """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    source, revision = cfg.get("weights") or LOCAL, cfg.get("revision")
-    if source == LOCAL:
-        from kvbench.embedded import language
+    name, source, revision = cfg["name"], cfg.get("weights") or LOCAL, cfg.get("revision")
+    device, dtype = resolve_device(cfg), resolve_dtype(cfg)
+    if source == "random":
+        words = toy.tokenizer()
+        sizes = toy.choose(CONFIGS, cfg.get("architecture") or "llama", name)
+        config = toy.choose(sizes, cfg.get("size"), name)(words)
+        model = toy.randomly(AutoModelForCausalLM, config, cfg, device, dtype)
+    else:
+        if source == LOCAL:
+            from kvbench.embedded import language
 
-        source, revision = str(language.folder()), None
-    device = resolve_device(cfg)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
-        model = AutoModelForCausalLM.from_pretrained(
-            source, revision=revision, dtype=resolve_dtype(cfg, device)
-        )
-    except OSError as error:
-        raise UserError(
-            f"cannot load {source}: download it first or set model.weights to a folder that holds it."
-        ) from error
+            source, revision = str(language.folder()), None
+        read_config(name, source, revision)
+        try:
+            words = AutoTokenizer.from_pretrained(source, revision=revision)
+            model = AutoModelForCausalLM.from_pretrained(source, revision=revision, dtype=dtype)
+        except OSError as error:
+            raise UserError(
+                f"the checkpoint {source} is not complete ({first_line(error)}): download it with "
+                f"`hf download {source}`."
+            ) from error
     return TextAdapter(
-        cfg["name"],
+        name,
         model.to(device),
-        tokenizer,
-        stop_ids=stop_tokens(model, tokenizer),
+        words,
+        stop_ids=stop_tokens(model, words),
         max_length=cfg.get("max_length"),
         system=cfg.get("system_prompt"),
         head_scores=cfg.get("head_scores"),
