@@ -16,7 +16,9 @@ def weights(folder: str) -> str:
         Path(__file__).parent / "embedded" / "weights" if folder == "shipped" else Path(folder).expanduser()
     )
     total = hashlib.sha256()
-    for path in sorted([*root.rglob("*.safetensors"), *root.glob("head_scores.json")]):
+    for path in sorted(
+        [*root.rglob("*.safetensors"), *root.rglob("adapter_config.json"), *root.glob("head_scores.json")]
+    ):
         total.update(path.relative_to(root).as_posix().encode("utf-8"))
         total.update(hashlib.sha256(path.read_bytes()).digest())
     return total.hexdigest()[:10]
