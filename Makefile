@@ -10,7 +10,7 @@ PROFILE ?= embedded
 CONSTRAINTS ?= -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup table1 rcr documents test lint embedded
+.PHONY: help setup table1 rcr documents bench test lint embedded
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,13 @@ rcr: setup  ## re-selection while decoding: long descriptions and short answers,
 bacon-% ecokv-%: setup
 	@$(KVBENCH) run experiment=$(subst -,_,$@) profile=$(PROFILE)
 	@$(KVBENCH) table store=runs/$(subst -,_,$@)
+
+bench: setup  ## measure the grid, overhead, selection and scoring (runs/bench/*.json)
+	@$(KVBENCH) bench grid
+	@$(KVBENCH) bench grid --model smollm2 --single 8
+	@$(KVBENCH) bench overhead
+	@$(KVBENCH) bench select
+	@$(KVBENCH) bench score
 
 test: setup  ## run the tests
 	$(BIN)/python -m pytest tests

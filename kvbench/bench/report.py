@@ -23,8 +23,8 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
         table.add_column(name, justify="left" if isinstance(value, str) else "right", no_wrap=True)
     for row in rows:
         table.add_row(*(f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()))
-    # A pipe has no width; rich would assume 80 columns and cut the rows.
-    Console(width=max(100, Console().width)).print(table)
+    # A pipe has no width; rich would assume 80 columns and cut them.
+    Console(width=max(140, Console().width)).print(table)
 
 
 def save(name: str, rows: Sequence[dict[str, Any]], settings: dict[str, Any], device: str = "cpu") -> Path:

@@ -1,8 +1,8 @@
 """CIDEr for many cells with one start of Java; the figure is lmms-eval's own, to the last digit.
 
 lmms-eval's caption tasks start the Java PTB tokenizer twice per metric and cell. Here every distinct
-block of captions (the references once, each cell's candidates) is tokenised in one call, then pycocoevalcap
-computes CIDEr in Python (Vedantam et al. 2015). Document frequencies come from the references of the
+block of captions (the references once, each cell's candidates) is tokenised in one call, then
+``kvbench.benchmarks.cider`` computes CIDEr. Document frequencies come from the references of the
 scored samples alone, so they are the same for every cell and stay frozen when per-image values are
 resampled.
 
@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from kvbench.benchmarks.cider import References
 from kvbench.errors import UserError
 
 _PROGRAM = ("edu.stanford.nlp.process.PTBTokenizer", "-preserveLines", "-lowerCase")
@@ -83,17 +84,11 @@ def cider(references: Sequence[Sequence[str]], cells: Sequence[Sequence[str]]) -
     references: per image, its reference captions. cells: per cell, one candidate per image.
     The mean of a cell's values is its corpus CIDEr. Raises UserError as ``tokenize`` does.
     """
-    from pycocoevalcap.cider.cider import Cider
-
     flat = [caption for captions in references for caption in captions]
     tokens, *candidates = tokenize([flat, *cells])
-    truths: dict[int, list[str]] = {}
-    start = 0
-    for image, captions in enumerate(references):
-        truths[image] = tokens[start : start + len(captions)]
+    truths, start = [], 0
+    for captions in references:
+        truths.append(tokens[start : start + len(captions)])
         start += len(captions)
-    values = []
-    for cell in candidates:
-        _, per_image = Cider().compute_score(truths, {image: [text] for image, text in enumerate(cell)})
-        values.append([float(value) for value in per_image])
-    return values
+    known = References(truths)
+    return [known.scores(cell) for cell in candidates]

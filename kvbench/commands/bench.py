@@ -11,6 +11,11 @@ from kvbench.errors import UserError
 
 # NAME: (module with main(arguments), what it measures)
 BENCHES = {
+    "grid": ("kvbench.bench.grid", "the whole grid of table 1 against its cells run one by one"),
+    "overhead": ("kvbench.bench.overhead", "time of a run beyond the model's forward passes"),
+    "select": ("kvbench.bench.select", "time of every method's selection, share of the prefill"),
+    "efficiency": ("kvbench.bench.efficiency", "cache size, peak memory and total time (the papers' tables)"),
+    "score": ("kvbench.bench.score", "scoring many cells of captions against lmms-eval; the bootstrap"),
     "refresh": ("kvbench.bench.refresh", "decode time per token of refresh policies, relative to one-shot"),
 }
 

@@ -11,6 +11,10 @@ from kvbench.engine.cache import CompactCache, Watcher
 from kvbench.engine.prefill import Prefill
 from kvbench.engine.refresh import Plan, Prefixes, Recorder, collect, is_oracle, make_groups, speculation
 from kvbench.engine.trace import Trace
+from kvbench.engine.waves import branch_bytes, default_limit, in_waves
+
+# Decode steps between two looks at the tokens. On a GPU a look makes the host wait for the device.
+CPU_INTERVAL, GPU_INTERVAL = 1, 8
 
 
 @torch.inference_mode()
@@ -24,6 +28,8 @@ def decode(
     finished: Callable[[list[int]], bool] | None = None,
     plans: list[Plan | None] | None = None,
     traces: list[Trace] | None = None,
+    max_branch_bytes: int | None = None,
+    say: Callable[[str], None] = print,
 ) -> list[list[int]]:
     """Tokens of every branch, the stop token included.
 
@@ -31,7 +37,8 @@ def decode(
     (FullKV). A branch ends with a token of `stop_ids`, after `max_new_tokens`, or when `finished(tokens)`
     says so, and leaves the batch at once. Branches with equal kept sets and plans are decoded once.
     plans: per branch how it refreshes, see kvbench.engine.refresh. traces: an empty list, filled with a Trace
-    per branch; every branch then needs a plan.
+    per branch; every branch then needs a plan. max_branch_bytes: branches that hold more together decode in
+    waves; None: half of the free memory. say: told when memory ran out and smaller waves are tried.
     """
     stop_ids = frozenset(stop_ids)
     end = (max_new_tokens, stop_ids, finished)
@@ -40,27 +47,52 @@ def decode(
     if any(is_oracle(plan) for plan in plans):
         kept, plans = _consult(adapter, prefill, kept, plans, prefixes, end, traces is not None)
     unique, unique_plans, owner = _deduplicate(kept, plans, prefill.length)
+    prefixes.prepare(unique_plans)
     groups = []
+    tokens: list[list[int]] = [[] for _ in unique]
 
-    def watch(active: list[int]) -> list[Watcher]:
-        chosen = [unique[b] for b in active], [unique_plans[b] for b in active], active
-        groups.extend(make_groups(prefixes, *chosen, traces is not None))
-        return groups
+    def run(wave: list[int]) -> None:
+        own = []
 
-    tokens = _run(adapter, prefill, unique, *end, watch, prefixes.release)
+        def watch(active: list[int]) -> list[Watcher]:
+            branches = [wave[i] for i in active]
+            chosen = [unique[b] for b in branches], [unique_plans[b] for b in branches], branches
+            own.extend(make_groups(prefixes, *chosen, traces is not None))
+            return own
+
+        answers = _run(adapter, prefill, [unique[b] for b in wave], *end, watch, prefixes.release)
+        groups.extend(own)
+        for branch, answer in zip(wave, answers, strict=True):
+            tokens[branch] = answer
+
+    sizes = [branch_bytes(prefill, sets, max_new_tokens) for sets in unique]
+    limit = default_limit(prefill.logits.device) if max_branch_bytes is None else max_branch_bytes
+    in_waves(sizes, limit, run, say)
     if traces is not None:
-        collected = collect(groups, len(unique), prefill.key_stack.shape[0])
+        steps = [max(0, len(answer) - 1) for answer in tokens]
+        collected = collect(groups, steps, prefill.key_stack.shape[0])
         traces.extend(collected[index] for index in owner)
     return [list(tokens[index]) for index in owner]
 
 
 def _run(
-    adapter, prefill: Prefill, kept: list, max_new_tokens: int, stop_ids, finished, watch, built=None
+    adapter,
+    prefill: Prefill,
+    kept: list,
+    max_new_tokens: int,
+    stop_ids,
+    finished,
+    watch,
+    built=None,
+    interval: int | None = None,
 ) -> list[list[int]]:
     """Tokens of distinct branches. watch(branches that go on after the first token) gives the watchers.
 
-    built: called when the cache holds what it needs of the prompt.
+    built: called when the cache holds what it needs of the prompt. interval: steps between two looks at the
+    tokens; branches that end in between drop what came after. None: what suits the device.
     """
+    if interval is None:
+        interval = GPU_INTERVAL if prefill.logits.device.type == "cuda" else CPU_INTERVAL
     tokens: list[list[int]] = [[] for _ in kept]
 
     def accept(branch: int, token: int) -> bool:
@@ -78,7 +110,7 @@ def _run(
         if built is not None:
             built()
         with speculation(adapter.model, watchers, cache.layers):
-            _steps(adapter, prefill, cache, active, tokens, accept)
+            _steps(adapter, prefill, cache, active, tokens, accept, max_new_tokens - 1, interval)
     return tokens
 
 
@@ -88,7 +120,8 @@ def _consult(
     """(kept, plans) with the oracles' selections, from one uncompressed decode, in place of the first."""
     asked = {(plan.window, plan.policy.group): None for plan in plans if is_oracle(plan)}
     recorder = Recorder(prefixes[False], list(asked))
-    _run(adapter, prefill, [None], *end, lambda active: [recorder])
+    # The recorder averages over the answer's own steps, so no step may come after its end.
+    _run(adapter, prefill, [None], *end, lambda active: [recorder], interval=1)
     kept, plans = list(kept), list(plans)
     for i, plan in enumerate(plans):
         if is_oracle(plan):
@@ -98,25 +131,37 @@ def _consult(
     return kept, plans
 
 
-def _steps(adapter, prefill: Prefill, cache: CompactCache, active: list[int], tokens, accept) -> None:
-    """Advance the active branches token by token until none is left."""
+def _steps(
+    adapter,
+    prefill: Prefill,
+    cache: CompactCache,
+    active: list[int],
+    tokens,
+    accept,
+    steps: int,
+    interval: int,
+) -> None:
+    """Advance the active branches, at most `steps` tokens each, until none is left."""
     device = prefill.logits.device
     latest = torch.tensor([tokens[b][-1] for b in active], device=device)
     position = prefill.next_position
-    while True:
-        logits = adapter.step(latest, position, cache)
-        cache.advance()
-        position += 1
-        chosen = logits.argmax(-1)
-        going = [accept(b, token) for b, token in zip(active, chosen.tolist(), strict=True)]
+    for start in range(0, steps, interval):
+        chosen = []
+        for _ in range(min(interval, steps - start)):
+            latest = adapter.step(latest, position, cache).argmax(-1)
+            cache.advance()
+            position += 1
+            chosen.append(latest)
+        rows = torch.stack(chosen, 1).tolist()
+        # all() ends with the first token that is not accepted: what a branch made after its end is dropped.
+        going = [all(accept(b, token) for token in row) for b, row in zip(active, rows, strict=True)]
         if not all(going):
             stay = [i for i, goes_on in enumerate(going) if goes_on]
             if not stay:
                 return
             cache.retain(stay)
             active = [active[i] for i in stay]
-            chosen = chosen[torch.tensor(stay, device=device)]
-        latest = chosen
+            latest = latest[torch.tensor(stay, device=device)]
 
 
 def _deduplicate(

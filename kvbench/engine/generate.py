@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -39,11 +40,14 @@ def generate(
     until: list[str] | None = None,
     seconds: dict[str, float] | None = None,
     trace: bool = False,
+    max_branch_bytes: int | None = None,
+    say: Callable[[str], None] = print,
 ) -> list[Answer]:
     """The answer of every method to one prompt (`inputs` of `adapter.prepare`), in the order of `methods`.
 
     until: strings that end an answer at their first occurrence. seconds: filled with the time of "prefill",
     "select" and "decode". trace: record drift, refreshes and overlap per step and layer in Answer.trace.
+    max_branch_bytes, say: as in kvbench.engine.decode.
     Raises UserError when prompt and answer exceed the model's context.
     """
     until = [s for s in until or [] if s]
@@ -79,6 +83,8 @@ def generate(
         finished=finished if until else None,
         plans=plans,
         traces=traces,
+        max_branch_bytes=max_branch_bytes,
+        say=say,
     )
     clock.lap("decode")
     if seconds is not None:

@@ -462,6 +462,12 @@ class Prefixes:
             self._made[offload] = Prefix(self._prefill, offload)
         return self._made[offload]
 
+    def prepare(self, plans: list[Plan | None]) -> None:
+        """Make those that plans need, so that none is asked for after `release`."""
+        for plan in plans:
+            if plan is not None:
+                self[plan.policy is not None and plan.policy.offload]
+
     @property
     def host_only(self) -> Prefix | None:
         """The prefix in CPU memory, when no one needs one on the device."""
@@ -499,10 +505,10 @@ def is_oracle(plan: Plan | None) -> bool:
     return plan is not None and isinstance(plan.policy, Oracle)
 
 
-def collect(groups: list[Group], count: int, layers: int) -> list[Trace]:
-    """The traces of all labels 0 ... count - 1; one transfer per group."""
-    parts: list[list[Tensor]] = [[] for _ in range(count)]
-    costs = [Cost()] * count
+def collect(groups: list[Group], steps: list[int], layers: int) -> list[Trace]:
+    """The traces of all labels 0, 1, ..., each over its number of steps; one transfer per group."""
+    parts: list[list[Tensor]] = [[] for _ in steps]
+    costs = [Cost()] * len(steps)
     for group in groups:
         if not group.records:
             continue
@@ -515,8 +521,8 @@ def collect(groups: list[Group], count: int, layers: int) -> list[Trace]:
                 costs[label] = group.cost
     empty = torch.zeros(0, layers, len(FIELDS))
     return [
-        Trace.from_values((torch.stack(steps) if steps else empty).numpy(), cost.held)
-        for steps, cost in zip(parts, costs, strict=True)
+        Trace.from_values((torch.stack(part[:count]) if part[:count] else empty).numpy(), cost.held)
+        for part, count, cost in zip(parts, steps, costs, strict=True)
     ]
 
 
