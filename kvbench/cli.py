@@ -30,6 +30,7 @@ COMMANDS = {
     "compare": "the same cells in two stores: differences and flips",
     "retained": "work out which visual tokens are kept, for the report's overlays",
     "analyze": "what stored traces say of refresh policies: `analyze drift`",
+    "power": "how small a difference a number of samples can show",
 }
 
 

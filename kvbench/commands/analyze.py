@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvbench.commands import DONE
 from kvbench.commands.parsing import store_parser, store_settings
 from kvbench.commands.score import scored
 from kvbench.errors import UserError
@@ -45,11 +44,10 @@ def main(arguments: list[str]) -> int:
     if kind != "drift":
         raise UserError(f"kvbench analyze cannot analyse {kind!r}: {suggest(kind, ['drift'])}")
     settings = store_settings(words, USUAL)
-    _print_drift(settings, options.format)
-    return DONE
+    return _print_drift(settings, options.format)
 
 
-def _print_drift(settings: dict[str, str], format: str) -> None:
+def _print_drift(settings: dict[str, str], format: str) -> int:
     from kvbench.analysis import drift_report
 
     store = Path(settings["store"])
@@ -57,7 +55,7 @@ def _print_drift(settings: dict[str, str], format: str) -> None:
     seed = settings["seed"]
     if not seed.isdigit():
         raise UserError(f"seed must be a whole number of at least 0, not {seed!r}.")
-    scored(store)
+    code = scored(store)
     frames = drift_report.analyses(
         store, settings["metric"], settings["drift"], share=share, seed=int(seed), splits=splits
     )
@@ -66,6 +64,7 @@ def _print_drift(settings: dict[str, str], format: str) -> None:
     print(drift_report.render(frames, settings["metric"], format, width))
     if format != "csv":
         print(f"the same as CSV: {folder}/drift-*.csv")
+    return code
 
 
 def _splits(settings: dict[str, str]) -> tuple[float, Splits | None]:

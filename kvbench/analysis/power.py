@@ -1,0 +1,107 @@
+"""How small a paired difference a number of samples can show: the power of the paired t test.
+
+With ``n`` independent samples whose paired differences have standard deviation ``sd``, the test statistic
+of a true difference d follows the noncentral t distribution with n − 1 degrees of freedom and
+noncentrality d·√n / sd (Cohen 1988, chapter 2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvbench.analysis.resampling import codes
+from kvbench.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas
+
+POWER = 0.8
+ALPHA = 0.05
+
+
+def power_of(difference: float, sd: float, n: float, alpha: float = ALPHA) -> float:
+    """Chance that a two-sided paired t test at level ``alpha`` finds ``difference``."""
+    from scipy.stats import nct, t
+
+    limit = t.ppf(1 - alpha / 2, n - 1)
+    shift = difference * math.sqrt(n) / sd
+    return float(nct.sf(limit, n - 1, shift) + nct.cdf(-limit, n - 1, shift))
+
+
+def detectable(sd: float, n: float, power: float = POWER, alpha: float = ALPHA) -> float:
+    """Smallest difference found with chance ``power``, in the unit of ``sd``; 0 for sd 0.
+
+    Raises UserError for fewer than 2 samples, a negative sd, or a power or level outside (0, 1).
+    """
+    from scipy.optimize import brentq
+    from scipy.stats import norm
+
+    if n < 2:
+        raise UserError(f"n={n:g} leaves no spread to judge by: give at least 2 samples.")
+    if not (math.isfinite(sd) and sd >= 0):
+        raise UserError(f"sd={sd:g} is not a standard deviation: give a number of at least 0.")
+    if not 0 < alpha < power < 1:
+        raise UserError(f"alpha={alpha:g} and power={power:g} must satisfy 0 < alpha < power < 1.")
+    if sd == 0:
+        return 0.0
+    unit = (norm.ppf(1 - alpha / 2) + norm.ppf(power)) / math.sqrt(n)
+    high = unit
+    while power_of(high, 1, n, alpha) < power:
+        high *= 2
+    return sd * float(brentq(lambda effect: power_of(effect, 1, n, alpha) - power, 0, high, xtol=1e-10))
+
+
+def spread(values: np.ndarray, clusters: Sequence[Hashable] | None = None) -> tuple[float, int]:
+    """(sd, clusters) of paired differences [n]: sd / √n is the standard error of their mean.
+
+    Where questions share a picture the sd holds the design effect: it is √n times the standard error of
+    the ratio of sums over clusters (linearised). NaN below 2 clusters.
+    """
+    values = np.asarray(values, dtype=float)
+    number = codes(len(values), clusters)
+    m = len(np.unique(number))
+    if m < 2:
+        return math.nan, m
+    residuals = np.bincount(number, values - values.mean())
+    return float(math.sqrt(m / (m - 1) * (residuals**2).sum() / len(values))), m
+
+
+def of_store(
+    store: Path, counts: Sequence[int] = (), power: float = POWER, alpha: float = ALPHA
+) -> pandas.DataFrame:
+    """What a store's own paired differences allow, one row per scored cell with a base and headline metric.
+
+    Columns: model, benchmark, method, budget, base, metric, n, clusters, sd, and the detectable difference
+    with the present samples (``now``) and with each of ``counts`` (``n=COUNT``). A small store knows its sd
+    roughly.
+    """
+    import pandas
+
+    from kvbench.analysis.bootstrap import labels, paired
+    from kvbench.analysis.results import base_of, entries
+    from kvbench.analysis.scoring import benchmark_config
+
+    found = entries(store)
+    rows = []
+    for entry in found:
+        base, metric = base_of(entry, found), benchmark_config(entry.cell).get("metric")
+        cells = [one for one in (entry, base) if one is not None and one.scores is not None]
+        if len(cells) < 2 or any(metric not in one.scores.per_sample for one in cells):
+            continue
+        try:
+            gaps = paired(*(one.scores.per_sample[metric] for one in cells), (entry.label, base.label))
+            sd, clusters = spread(np.array(list(gaps.values())), labels(list(gaps), entry.scores.clusters))
+        except UserError:
+            continue  # the table's footer names broken scores
+        row = {name: getattr(entry.cell, name) for name in ("model", "benchmark", "method", "budget")}
+        row |= {"base": base.label, "metric": metric, "n": len(gaps), "clusters": clusters, "sd": sd}
+        for name, n in (("now", len(gaps)), *((f"n={n}", n) for n in counts)):
+            row[name] = detectable(sd, n, power, alpha) if math.isfinite(sd) else math.nan
+        rows.append(row)
+    columns = ["model", "benchmark", "method", "budget", "base", "metric", "n", "clusters", "sd", "now"]
+    return pandas.DataFrame(rows, columns=[*columns, *(f"n={n}" for n in counts)])

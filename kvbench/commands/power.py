@@ -1,0 +1,50 @@
+"""``kvbench power``: how small a difference a number of samples can show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kvbench.commands import DONE
+from kvbench.commands.parsing import store_parser, store_settings
+from kvbench.errors import UserError
+
+
+def main(arguments: list[str]) -> int:
+    parser = store_parser(
+        "power",
+        "The smallest paired difference that n samples show with 80 % power at the 5 % level, from a given"
+        " sd=NUMBER of the paired differences or from a store's own; keys: n=A,B,C power=0.8 alpha=0.05.",
+    )
+    words = parser.known(arguments).settings
+    usual = {"store": "runs/default", "sd": "", "n": "", "power": "0.8", "alpha": "0.05"}
+    # With an sd no store is read, so none has to be there.
+    given = [*words, "store=."] if any(word.startswith("sd=") for word in words) else words
+    settings = store_settings(given, usual)
+    counts = [_number("n", word, int) for word in settings["n"].split(",") if word]
+    power, alpha = (_number(name, settings[name], float) for name in ("power", "alpha"))
+    from kvbench.analysis.power import detectable, of_store
+
+    if settings["sd"]:
+        sd = _number("sd", settings["sd"], float)
+        for n in counts or [20, 50, 100, 200, 500, 1000]:
+            print(f"n={n:<6} {detectable(sd, n, power, alpha):.4g}")
+        return DONE
+    from kvbench.commands.score import scored
+
+    code = scored(Path(settings["store"]))
+    frame = of_store(Path(settings["store"]), counts, power, alpha)
+    if frame.empty:
+        raise UserError(
+            f"{settings['store']} holds no pair of scored cells to compare: run snapkv and snapkv+bacon, or"
+            " give sd=."
+        )
+    print(frame.to_string(index=False, na_rep="—", float_format="{:.4g}".format))
+    return code
+
+
+def _number(name: str, word: str, kind: type) -> float:
+    try:
+        return kind(word)
+    except ValueError:
+        what = "a whole number" if kind is int else "a number"
+        raise UserError(f"{name} must be {what}, not {word!r}.") from None
