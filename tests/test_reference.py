@@ -10,8 +10,9 @@ from collections import Counter, defaultdict
 from decimal import Decimal
 
 import pytest
+import yaml
 
-from kvbench import cli, compose, reference
+from kvbench import cli, compose, paths, reference
 from kvbench.methods import registry
 from kvbench.methods.method import parse
 
@@ -183,7 +184,12 @@ def test_models_benchmarks_and_metrics_are_kvbenchs_own():
     with compose.session():
         models, benchmarks = set(compose.choices("model")), set(compose.choices("benchmark"))
     assert {row.model for row in ROWS} - {""} <= models
-    assert {row.benchmark for row in ROWS} - {"", "synthetic"} <= benchmarks
+    assert {row.benchmark for row in ROWS} - {"", "synthetic", "longbench"} <= benchmarks
+    # Figures of the text, means over several metrics, memory and time have no metric of a benchmark.
+    scored = (row for row in ROWS if row.paper != "rcr" and row.metric != "average")
+    for benchmark, metric in {(row.benchmark, row.metric) for row in scored if row.unit in ("%", "1")}:
+        config = yaml.safe_load((paths.conf_dir() / "benchmark" / f"{benchmark}.yaml").read_text("utf-8"))
+        assert metric in config["metrics"], benchmark
 
 
 def command(capsys, *arguments):
