@@ -108,10 +108,10 @@ def _rates(frame: pandas.DataFrame, order: list[str]) -> Section:
     for policy in order:
         mine = frame[frame["policy"] == policy].set_index("quantity")
         row = [policy]
-        for name in ("refreshed", "stayed", "overlap", "drift"):
-            row.append(
-                _number(mine.loc[name, "value"]) + _range(mine.loc[name, "low"], mine.loc[name, "high"])
-            )
+        for name in ("refreshed", "stayed"):
+            limits = _range(mine.loc[name, "low"], mine.loc[name, "high"])
+            row.append(_number(mine.loc[name, "value"]) + limits)
+        row += [_number(mine.loc[name, "value"]) for name in ("overlap", "drift")]
         row += [_number(mine.loc[name, "value"], 1) for name in ("reads", "dots", "held")]
         rows.append(row)
     title = "shares of layer-steps, attention mass on evicted entries, cost per KV head and step"
