@@ -20,6 +20,13 @@ def footer(result: Table, mine: Sequence[Entry], configs: dict[str, dict], store
             lines.append(f"{benchmark}: one sample alone has no interval.")
         elif any(1 < n < 10 for n in counts):
             lines.append(f"{benchmark}: intervals from fewer than 10 samples are rough; raise limit=.")
+        scored = [e.scores for e in mine if e.cell.benchmark == benchmark and e.scores is not None]
+        pages = min((len(set(scores.clusters.values())) for scores in scored if scores.clusters), default=0)
+        if 0 < pages < 10 <= max(counts, default=0):
+            lines.append(
+                f"{benchmark}: the samples are about {pages} pages or pictures; intervals from fewer than 10"
+                " are rough; raise limit=."
+            )
     lines += _realised(mine)
     lines += _other_windows(result)
     lines += _warnings(mine)
