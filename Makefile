@@ -31,6 +31,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt $(PAGES)
 table1: setup  ## Table 1: uncompressed and compressed at three budgets (PROFILE=paper: the papers' models)
 	@$(KVBENCH) run experiment=table1 profile=$(PROFILE) store=$(STORE)
 	@$(KVBENCH) table store=$(STORE)
+	@$(KVBENCH) retained store=$(STORE)
+	@$(KVBENCH) report store=$(STORE) --figures
 
 documents: setup  ## real text through the bare language model: fidelity by method and budget
 	@$(KVBENCH) run experiment=documents store=runs/documents

@@ -28,6 +28,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--samples", type=int, default=usual.samples, help=f"samples a benchmark (default: {usual.samples})"
     )
+    parser.add_argument(
+        "--figures", action="store_true", help="also write the figures as files to STORE/figures"
+    )
     options = parser.known(arguments)
     for name, least in (("images", 0), ("pixels", 16), ("samples", 1)):
         if getattr(options, name) < least:
@@ -40,5 +43,12 @@ def main(arguments: list[str]) -> int:
     out = options.out or stores[0] / "report.html"
     chosen = report.Options(options.images, options.pixels, options.samples)
     changed = report.write(stores, out, chosen, warnings)
+    if options.figures:
+        from kvbench.analysis import figures
+
+        for store in stores:
+            if changed or not (store / "figures").is_dir():
+                figures.write(store, store / "figures")
+            print(f"figures: {store / 'figures'}")
     print(f"report: {out}" + ("" if changed else " (nothing changed)"))
     return DONE

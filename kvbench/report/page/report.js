@@ -40,22 +40,24 @@ for (const field of document.querySelectorAll(".rowfilter")) {
   });
 }
 
-// Word diff: longest common subsequence of words; [kind, text] with kind "=", "+" or "-".
+// Word diff: longest common subsequence of words, whatever the blanks before them; [kind, text] with kind
+// "=", "+" or "-".
 const words = (text) => text.match(/\s*\S+|\s+$/g) || [];
 const difference = (before, after) => {
   const a = words(before), b = words(after), n = a.length, m = b.length;
+  const same = (i, j) => a[i].trim() === b[j].trim();
   if (n * m > 4e6) return [["-", before], ["+", after]];
   const longest = Array.from({length: n + 1}, () => new Uint32Array(m + 1));
   for (let i = n - 1; i >= 0; i--)
     for (let j = m - 1; j >= 0; j--)
-      longest[i][j] = a[i] === b[j] ? longest[i + 1][j + 1] + 1 : Math.max(longest[i + 1][j], longest[i][j + 1]);
+      longest[i][j] = same(i, j) ? longest[i + 1][j + 1] + 1 : Math.max(longest[i + 1][j], longest[i][j + 1]);
   const parts = [];
   const push = (kind, word) => {
     if (parts.length && parts.at(-1)[0] === kind) parts.at(-1)[1] += word; else parts.push([kind, word]);
   };
   let i = 0, j = 0;
   while (i < n || j < m) {
-    if (i < n && j < m && a[i] === b[j]) { push("=", a[i]); i++; j++; }
+    if (i < n && j < m && same(i, j)) { push("=", b[j]); i++; j++; }
     else if (j >= m || (i < n && longest[i + 1][j] >= longest[i][j + 1])) push("-", a[i++]);
     else push("+", b[j++]);
   }
