@@ -1,0 +1,171 @@
+"""The same cells in two stores, as two code versions or two machines answered them.
+
+Cells are the same when model name, benchmark name, method with its options, budget, seed and prompt agree;
+what else differs between their configs or circumstances is what the comparison is about, and is printed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvbench.analysis.bootstrap import Difference, difference
+from kvbench.analysis.results import Entry, entries
+from kvbench.analysis.scoring import benchmark_config, name_of
+from kvbench.errors import UserError
+from kvbench.store import canonical, load_folder
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One cell in both stores. ``gap`` is second - first; flips count a score that moved down or up."""
+
+    first: Entry
+    second: Entry
+    metric: str
+    scale: float
+    common: int  # samples that both have answered
+    changed: int  # of these, with another text
+    gap: Difference | None
+    lost: int
+    won: int
+    differs: list[str]  # parts of the configs, as ``model.revision: a -> b``
+
+    @property
+    def flip_rate(self) -> float:
+        """Share of the common samples whose score changed; NaN without one."""
+        return (self.lost + self.won) / self.common if self.common else math.nan
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Pairs, cells that one store alone has, and circumstances that differ."""
+
+    pairs: list[Pair]
+    only: tuple[list[str], list[str]]
+    circumstances: list[str]
+
+
+def compare(first: Path, second: Path) -> Comparison:
+    """Raises UserError when the stores share no cell."""
+    ours, theirs = _by_cell(first), _by_cell(second)
+    shared = [key for key in ours if key in theirs]
+    if not shared:
+        raise UserError(
+            f"{first} and {second} have no cell in common: run the same models, benchmarks, methods and "
+            "budgets into both."
+        )
+    only = (
+        [name_of(entry.cell) for key, entry in ours.items() if key not in theirs],
+        [name_of(entry.cell) for key, entry in theirs.items() if key not in ours],
+    )
+    circumstances = dict.fromkeys(
+        line for key in shared for line in _changes(_runs(ours[key]), _runs(theirs[key]))
+    )
+    return Comparison([_pair(ours[key], theirs[key]) for key in shared], only, list(circumstances))
+
+
+def _by_cell(store: Path) -> dict[str, Entry]:
+    found = {}
+    for entry in entries(store):
+        config = entry.cell.config
+        parts = [config["model"]["name"], config["benchmark"]["name"]]
+        parts += [config[part] for part in ("method", "budget", "seed", "prompt")]
+        found[canonical(parts)] = entry
+    if not found:
+        raise UserError(f"there are no cells in {store}: name a store that `kvbench run` wrote.")
+    return found
+
+
+def _pair(ours: Entry, theirs: Entry) -> Pair:
+    cfg = benchmark_config(ours.cell)
+    metric = cfg.get("metric", "score")
+    texts = [_texts(ours), _texts(theirs)]
+    common = sorted(texts[0].keys() & texts[1].keys())
+    values = [(entry.scores.per_sample.get(metric, {}) if entry.scores else {}) for entry in (ours, theirs)]
+    usable = [index for index in common if all(math.isfinite(given.get(index, math.nan)) for given in values)]
+    before, after = ({index: given[index] for index in usable} for given in values)
+    clusters = {i: ours.scores.clusters[i] for i in usable if i in ours.scores.clusters} if usable else {}
+    gap = None
+    if usable:
+        gap = difference(after, before, clusters=clusters if len(clusters) == len(usable) else None)
+    return Pair(
+        first=ours,
+        second=theirs,
+        metric=metric,
+        scale=float(cfg.get("scale", 1)),
+        common=len(common),
+        changed=sum(texts[0][index] != texts[1][index] for index in common),
+        gap=gap,
+        lost=sum(after[index] < before[index] for index in usable),
+        won=sum(after[index] > before[index] for index in usable),
+        differs=_changes(ours.cell.config, theirs.cell.config),
+    )
+
+
+def _texts(entry: Entry) -> dict[int, str]:
+    answers = load_folder(entry.cell.folder).answers[entry.cell.digest]
+    return {index: record["text"] for index, record in answers.items()}
+
+
+def _runs(entry: Entry) -> dict[str, Any]:
+    """The last circumstances of a cell, without the command, which names the store."""
+    runs = list(load_folder(entry.cell.folder).runs.get(entry.cell.digest, {}).values())
+    return {key: value for key, value in runs[-1].items() if key != "command"} if runs else {}
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {prefix: value}
+    return {k: v for key, part in value.items() for k, v in _flat(part, f"{prefix}.{key}".strip(".")).items()}
+
+
+def _changes(first: Any, second: Any) -> list[str]:
+    """``versions.torch: 2.4 -> 2.5`` for every leaf that differs."""
+    ours, theirs = _flat(first), _flat(second)
+    keys = sorted(ours.keys() | theirs.keys())
+    return [
+        f"{key}: {ours.get(key)} -> {theirs.get(key)}" for key in keys if ours.get(key) != theirs.get(key)
+    ]
+
+
+COLUMNS = ("cell", "metric", "samples", "first", "second", "difference", "95 % interval", "texts changed")
+COLUMNS += ("lost", "won", "flip rate")
+
+
+def table(found: Comparison) -> tuple[list[list[str]], list[str]]:
+    """Rows under COLUMNS, and the sentences that stand under them."""
+    rows = []
+    for pair in found.pairs:
+        values = [
+            entry.scores.metrics.get(pair.metric, math.nan) if entry.scores else math.nan
+            for entry in (pair.first, pair.second)
+        ]
+        gap = pair.gap
+        rows.append(
+            [
+                f"{pair.first.cell.model}: {name_of(pair.first.cell)} {pair.first.setting}".strip(),
+                pair.metric,
+                str(pair.common),
+                *(_number(value * pair.scale) for value in values),
+                _number(gap.delta * pair.scale, "+") if gap else "—",
+                f"[{_number(gap.low * pair.scale, '+')},{_number(gap.high * pair.scale, '+')}]"
+                if gap
+                else "—",
+                str(pair.changed),
+                str(pair.lost),
+                str(pair.won),
+                _number(pair.flip_rate),
+            ]
+        )
+    notes = [f"circumstances: {line}" for line in found.circumstances]
+    notes += [f"config: {line}" for line in dict.fromkeys(x for pair in found.pairs for x in pair.differs)]
+    for where, names in zip(("first", "second"), found.only, strict=True):
+        notes += [f"only in the {where} store: {name}" for name in names]
+    return rows, notes
+
+
+def _number(value: float, sign: str = "") -> str:
+    return f"{value:{sign}.4g}" if math.isfinite(value) else "n/a"

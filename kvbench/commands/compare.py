@@ -1,0 +1,48 @@
+"""``kvbench compare``: the same cells in two stores."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+from kvbench.commands import DONE
+from kvbench.commands.parsing import Parser
+from kvbench.commands.score import scored
+from kvbench.errors import UserError
+
+
+def main(arguments: list[str]) -> int:
+    parser = Parser(
+        prog="kvbench compare",
+        description="Compare the same cells of two stores: paired differences, flips, what changed.",
+    )
+    parser.add_argument("stores", nargs="*", metavar="DIR", help="two stores")
+    parser.add_argument("--format", choices=("text", "csv"), default="text", help="text (default) or csv")
+    options = parser.known(arguments)
+    if len(options.stores) != 2:
+        raise UserError(f"compare takes two stores, not {len(options.stores)}: kvbench compare DIR_A DIR_B.")
+    stores = [Path(word.removeprefix("store=")) for word in options.stores]
+    for store in stores:
+        if not store.is_dir():
+            raise UserError(f"there is no store at {store}: name two folders that `kvbench run` wrote.")
+    from kvbench.analysis import compare
+
+    for store in stores:
+        scored(store)
+    rows, notes = compare.table(compare.compare(*stores))
+    if options.format == "csv":
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerows([compare.COLUMNS, *rows])
+        return DONE
+    widths = [max(map(len, column)) for column in zip(compare.COLUMNS, *rows, strict=True)]
+    for row in [compare.COLUMNS, *rows]:
+        cells = [
+            text.ljust(w) if i < 2 else text.rjust(w)
+            for i, (text, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())
+    print("difference: second - first, 95 % paired bootstrap; lost and won: samples whose score fell or rose")
+    for note in notes:
+        print(note)
+    return DONE
