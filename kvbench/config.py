@@ -44,6 +44,7 @@ class RunConfig:
     max_branch_bytes: Optional[int] = _field("runtime", default=None)  # noqa: UP045
     launcher: dict[str, Any] = _field("runtime", default_factory=dict)  # conf/launcher: where jobs run
     exclude: list[str] = _field("runtime", default_factory=list)  # MODEL/METHOD patterns left out of sweeps
+    tracking: dict[str, Any] = _field("runtime", default_factory=dict)  # conf/tracking: where else results go
     retries: int = _field("runtime", default=1)  # further tries of a sample that fails
     fail_fast: bool = _field("runtime", default=False)
     trace: bool = _field("runtime", default=False)  # record what re-selection did at every step and layer

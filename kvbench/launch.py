@@ -9,7 +9,7 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 
-from kvbench import compose, plan, preempt, store
+from kvbench import compose, plan, preempt, store, tracking
 from kvbench import run as generation
 from kvbench.errors import UserError
 from kvbench.store.files import storage_error
@@ -71,7 +71,13 @@ def task(config: Any, command: list[str]) -> generation.Outcome:
 
 def work(overrides: list[str], shared: list[str], command: list[str]) -> generation.Outcome:
     """The job of one list of overrides; ``shared`` are Hydra's own."""
-    outcome = generation.run_job(plan.job(overrides, shared), command, say=_say)
+    job = plan.job(overrides, shared)
+    tracker, outcome = tracking.Tracker(job, _say), None
+    tracker.start()
+    try:
+        outcome = generation.run_job(job, command, say=_say)
+    finally:
+        tracker.finish(outcome)
     print(outcome.sentence(), flush=True)
     return outcome
 

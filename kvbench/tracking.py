@@ -1,0 +1,173 @@
+"""Results to Weights & Biases, beside the store and never in its way.
+
+``tracking=wandb`` logs every job as one run of the group named after the store: the resolved config, each
+cell's metrics with 95 % intervals, a results table, a few samples with pictures, and the answers as an
+artifact. A job keeps its run id in STORE/MODEL/BENCHMARK/tracking.json, so a resumed job continues its run.
+Whatever wandb raises is said once; from then on the job goes on without it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kvbench import store
+from kvbench.errors import UserError
+from kvbench.plan import Job
+from kvbench.store.files import pretty
+
+NAMES = ("none", "wandb")
+MODES = ("online", "offline", "disabled")
+
+
+class Tracker:
+    """A job's run; ``start`` before the job, ``finish`` after it. Neither raises for what wandb does."""
+
+    def __init__(self, job: Job, say: Callable[[str], None]) -> None:
+        self.job, self.say = job, say
+        self.settings = check(job.config.get("tracking") or {"name": "none"})
+        self.run: Any = None
+
+    def start(self) -> None:
+        if self.settings["name"] != "none" and self.settings["mode"] != "disabled":
+            self._try(self._start)
+
+    def finish(self, outcome: Any) -> None:
+        """``outcome``: of ``kvbench.run.run_job``; None after an error."""
+        if self.run is None:
+            return
+        if outcome is not None:
+            self._try(lambda: self._log(outcome))
+        self._try(lambda: self.run.finish(exit_code=0 if outcome is not None and not outcome.missing else 1))
+        self.run = None
+
+    def _try(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except Exception as error:  # whatever it is: tracking must not cost a run
+            self.say(
+                f"tracking=wandb is off for the rest of {self.job.title}: {type(error).__name__}: {error}"
+            )
+            self.run = None
+
+    def _start(self) -> None:
+        import wandb
+
+        settings, config = self.settings, self.job.config
+        root = Path(config["store"])
+        self.run = wandb.init(
+            id=run_id(self.job),
+            resume="allow" if settings["mode"] == "online" else None,  # offline, the id alone joins runs
+            project=settings["project"],
+            entity=settings["entity"],
+            group=settings["group"] or root.name,
+            name=self.job.title,
+            job_type="run",
+            dir=str(root),
+            mode=settings["mode"],
+            config={**{k: v for k, v in config.items() if k != "axes"}, "cells": _cells(self.job)},
+            # Neither the terminal nor the machine's name is wandb's business.
+            settings=wandb.Settings(
+                console="off",
+                silent=True,
+                disable_git=True,
+                save_code=False,
+                init_timeout=30,
+                x_disable_meta=True,
+                x_disable_stats=True,
+                x_disable_machine_info=True,
+            ),
+        )
+
+    def _log(self, outcome: Any) -> None:
+        import wandb
+
+        rows = results(self.job, self.say)
+        logged: dict[str, Any] = {
+            f"answers/{key}": getattr(outcome, key) for key in ("done", "new", "failed")
+        }
+        for row in rows:
+            name = "/".join(str(row[key]) for key in ("method", "setting", "budget", "metric") if row[key])
+            for part in ("value", "value_low", "value_high", "delta", "ci_low", "ci_high", "kept_mean"):
+                if row[part] is not None and math.isfinite(row[part]):
+                    logged[f"{name}/{part}"] = row[part]
+        if rows:
+            columns = list(rows[0])
+            logged["results"] = wandb.Table(columns, [[row[key] for key in columns] for row in rows])
+        logged["samples"] = self._samples(wandb)
+        self.run.log(logged)
+        artifact = wandb.Artifact(f"answers-{self.run.id}", type="answers")
+        for path in (
+            self.job.journal,
+            *(self.job.folder / "cells" / f"{c.digest}.json" for c in self.job.cells),
+        ):
+            artifact.add_file(str(path), name=path.relative_to(self.job.folder).as_posix())
+        self.run.log_artifact(artifact)
+
+    def _samples(self, wandb: Any) -> Any:
+        """Question, picture and every cell's answer of the first samples."""
+        from kvbench import run
+
+        answers = store.load_folder(self.job.folder).answers
+        labels = [f"{cell.method} {cell.budget or ''}".strip() for cell in self.job.cells]
+        table = wandb.Table(["index", "question", "picture", *labels])
+        count = self.settings["images"]
+        samples = run.load_benchmark(self.job.config["benchmark"]).samples(self.job.limit) if count else []
+        for sample in [sample for sample in samples if self.job.owns(sample.index)][:count]:
+            pictures = sample.images()
+            given = [answers[cell.digest].get(sample.index, {}).get("text") for cell in self.job.cells]
+            picture = wandb.Image(pictures[0]) if pictures and hasattr(pictures[0], "convert") else None
+            table.add_data(sample.index, sample.text, picture, *given)
+        return table
+
+
+def check(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings, or a UserError for a name, mode or number that does not exist."""
+    if settings["name"] not in NAMES:
+        raise UserError(f"tracking.name must be one of {', '.join(NAMES)}, not {settings['name']!r}.")
+    if settings["name"] == "wandb":
+        if settings["mode"] not in MODES:
+            raise UserError(f"tracking.mode must be one of {', '.join(MODES)}, not {settings['mode']!r}.")
+        if not isinstance(settings["images"], int) or settings["images"] < 0:
+            raise UserError(f"tracking.images must be a whole number from 0, not {settings['images']!r}.")
+    return settings
+
+
+def run_id(job: Job) -> str:
+    """The job's run id: the stored one, or a new one that is stored."""
+    path = job.folder / "tracking.json"
+    key = f"prompt={job.config['prompt']} seed={job.config['seed']} journal={job.journal.name}"
+    known = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    if key not in known:
+        known[key] = secrets.token_hex(6)
+        store.write_atomic(path, pretty(known))
+    return known[key]
+
+
+def _cells(job: Job) -> dict[str, Any]:
+    return {cell.digest: {"method": cell.config["method"], "budget": cell.budget} for cell in job.cells}
+
+
+def results(job: Job, say: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Tidy rows of the job's cells with the interval of each value; cells that are not complete have none."""
+    from kvbench import analysis
+    from kvbench.analysis.figures.budget import band
+    from kvbench.analysis.results import entries, rows
+
+    root = Path(job.config["store"])
+    for warning in analysis.score_store(root):
+        say(warning)
+    mine = {cell.digest for cell in job.cells}
+    found = entries(root)
+    by_digest = {entry.cell.digest: entry for entry in found}
+    result = []
+    for row in rows(found):
+        if row["digest"] in mine:
+            low, high = band(by_digest[row["digest"]], row["metric"])
+            ends = (None if math.isnan(end) else end for end in (low, high))
+            result.append({**row, **dict(zip(("value_low", "value_high"), ends, strict=True))})
+    return result

@@ -1,0 +1,114 @@
+"""What tracking logs is read back from an offline run; what wandb raises changes nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+
+import fakes
+import pytest
+
+from kvbench import tracking
+from kvbench.store import load_responses
+
+RUN = ("run", "-m", "method=fullkv,snapkv", "budget=64", "tracking=wandb")
+ROWS = [
+    {"method": "snapkv", "setting": "", "budget": 64, "metric": "anls", "value": 0.5, "value_low": 0.25}
+    | {"value_high": 0.75, "delta": None, "ci_low": None, "ci_high": None, "kept_mean": 64.0}
+]
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch):
+    fakes.install()
+    # The fake benchmark has no metric; rows stand in for those of a scored store.
+    monkeypatch.setattr(tracking, "results", lambda job, say: ROWS)
+
+
+def records(folder):
+    """Every record of the offline runs below a folder, per run folder in order of time."""
+    from wandb.proto import wandb_internal_pb2
+    from wandb.sdk.internal.datastore import DataStore
+
+    for path in sorted(folder.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns):
+        source, found = DataStore(), []
+        source.open_for_scan(str(path))
+        while (data := source.scan_data()) is not None:
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(data)
+            found.append(record)
+        yield found
+
+
+def test_an_offline_run_holds_config_metrics_tables_and_answers(tmp_path):
+    root = tmp_path / "grid"
+    assert fakes.kvbench(*RUN, "limit=3", f"store={root}") == 0
+    (found,) = records(root)
+    (run,) = [record.run for record in found if record.WhichOneof("record_type") == "run"][:1]
+    assert (run.run_group, run.project, run.display_name) == ("grid", "kvbench", "fake / fake_qa")
+    config = {update.key: json.loads(update.value_json) for update in run.config.update}
+    assert config["limit"] == 3 and {cell["budget"] for cell in config["cells"].values()} == {None, 64}
+    history = {}
+    for record in found:
+        for item in record.history.item:
+            history[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
+    assert history["answers/done"] == 6
+    assert (history["snapkv/64/anls/value"], history["snapkv/64/anls/value_low"]) == (0.5, 0.25)
+    assert "snapkv/64/anls/delta" not in history
+    assert (history["results/nrows"], history["samples/nrows"]) == (1, 3)
+    artifacts = [record.artifact or record.request for record in found if record.HasField("artifact")]
+    assert any(artifact.type == "answers" for artifact in artifacts)
+
+
+def test_a_resumed_job_continues_its_run(tmp_path):
+    fakes.kvbench(*RUN, "limit=2", f"store={tmp_path}")
+    fakes.kvbench(*RUN, "limit=4", f"store={tmp_path}")
+    ids = [next(r.run.run_id for r in found if r.HasField("run")) for found in records(tmp_path)]
+    assert len(ids) == 2 and len(set(ids)) == 1
+    (known,) = json.loads((tmp_path / "fake" / "fake_qa" / "tracking.json").read_text()).values()
+    assert known == ids[0]
+
+
+class Raising(types.ModuleType):
+    """A wandb whose every use raises, after ``good`` uses that do nothing."""
+
+    def __init__(self, good: int = 0) -> None:
+        super().__init__("wandb")
+        self.good = good
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if self.good <= 0:
+            raise ConnectionError(f"no {name}")
+        self.good -= 1
+        return lambda *a, **k: self
+
+
+@pytest.mark.parametrize("good", [0, 2, 3, 4, 6])
+def test_whatever_wandb_raises_the_run_is_the_same(tmp_path, monkeypatch, capsys, good):
+    monkeypatch.setitem(sys.modules, "wandb", Raising(good))
+    assert fakes.kvbench(*RUN, "limit=3", f"store={tmp_path / 'with'}") == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if "ConnectionError" in line]
+    assert len(said) == 1 and said[0].startswith("tracking=wandb is off")
+    plain = [word for word in RUN if not word.startswith("tracking")]
+    assert fakes.kvbench(*plain, "limit=3", f"store={tmp_path / 'without'}") == 0
+    frames = [load_responses(tmp_path / name).drop(columns="seconds") for name in ("with", "without")]
+    assert len(frames[0]) == 6 and frames[0].equals(frames[1])
+
+
+@pytest.mark.parametrize("choice", [(), ("tracking=wandb", "tracking.mode=disabled")])
+def test_without_tracking_wandb_is_not_touched(tmp_path, monkeypatch, choice):
+    monkeypatch.setitem(sys.modules, "wandb", Raising())
+    assert fakes.kvbench("run", "method=fullkv", "limit=2", f"store={tmp_path}", *choice) == 0
+    assert not list(tmp_path.glob("**/tracking.json"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(["tracking.mode=on"], "online, offline, disabled"), (["tracking.images=-1"], "images")],
+)
+def test_bad_input(tmp_path, capsys, words, message):
+    assert fakes.kvbench("run", "method=fullkv", "tracking=wandb", f"store={tmp_path}", *words) == 2
+    assert message in capsys.readouterr().err
