@@ -56,7 +56,7 @@ def rows(
         runs = [timed([methods[cell]]) for cell in alone]
         again, _ = timed(methods)  # before and after the cells, so that a drift of the machine shows
         mean = statistics.fmean(seconds for seconds, _ in runs)
-        together = min(whole, again)
+        together = statistics.fmean((whole, again))
         measured.append(
             {
                 "tokens": prompt.length,

@@ -222,8 +222,9 @@ def _build_layer(
         source = source.flatten().to(keys.device)
         stored = []
         for flat in (flat_keys, flat_values):
-            buffer = flat.new_zeros(len(group), slots + room, dim)
-            buffer[:, :slots] = flat[source].view(len(group), slots, dim)
+            # Room is written before it is read; padding, which is masked, holds some entry of the prompt.
+            buffer = flat.new_empty(len(group), slots + room, dim)
+            buffer[:, :slots] = flat.index_select(0, source).view(len(group), slots, dim)
             stored.append(buffer)
         mask = None
         if not bool(filled.all()):
