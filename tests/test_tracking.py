@@ -28,9 +28,11 @@ def quiet(monkeypatch):
 
 def records(folder):
     """Every record of the offline runs below a folder, per run folder in order of time."""
+    import wandb
     from wandb.proto import wandb_internal_pb2
     from wandb.sdk.internal.datastore import DataStore
 
+    wandb.teardown()  # its background process writes the last records when it ends, as at the program's end
     for path in sorted(folder.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns):
         source, found = DataStore(), []
         source.open_for_scan(str(path))
