@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from kvbench.analysis.bootstrap import Difference
-from kvbench.analysis.results import Entry, base_of, compare
+from kvbench.analysis.results import Entry, base_of, compare_all
 from kvbench.analysis.scoring import benchmark_config
 from kvbench.analysis.tables.footer import footer
 from kvbench.analysis.tables.shape import Column, Table, Value, family, is_full
-from kvbench.errors import UserError
 
 # The papers' order; other benchmarks follow by name.
 _ORDER = (
@@ -49,7 +48,9 @@ def build(found: Sequence[Entry], model: str, store: Path) -> Table:
         for column in columns:
             result.grid[label][column] = _value(mine, label, column)
     for column in columns:
-        _mark_best(column, result)
+        column_values = [row[column] for row in result.grid.values()]
+        _compare(column_values, column.metric)
+        _mark_best([row[column] for label, row in result.grid.items() if not is_full(label)], column.metric)
     result.footer = footer(result, mine, configs, store)
     return result
 
@@ -81,27 +82,22 @@ def _value(mine: Sequence[Entry], label: str, column: Column) -> Value:
         return Value(entry)
     value = Value(entry, entry.scores.metrics[column.metric])
     value.base = base_of(entry, mine)
-    value.gap = _difference(entry, value.base, column.metric)
     return value
 
 
-def _difference(entry: Entry, other: Entry | None, metric: str) -> Difference | None:
-    try:
-        return compare(entry, other, metric)
-    except UserError:
-        return None  # the footer names what is wrong with the scores
+def _compare(values: Sequence[Value], metric: str) -> None:
+    """Fill in each value's difference from its base; the footer names what is wrong with broken scores."""
+    known = [value for value in values if value.entry is not None and value.value is not None]
+    gaps = compare_all([(value.entry, value.base) for value in known], metric)
+    for value, gap in zip(known, gaps, strict=True):
+        value.gap = gap if isinstance(gap, Difference) else None
 
 
-def _mark_best(column: Column, result: Table) -> None:
+def _mark_best(values: Sequence[Value], metric: str) -> None:
     """Mark the highest compressed value when it leads every other one by more than noise."""
-    values = [
-        row[column]
-        for label, row in result.grid.items()
-        if not is_full(label) and row[column].value is not None
-    ]
-    values = [value for value in values if math.isfinite(value.value)]
+    values = [value for value in values if value.value is not None and math.isfinite(value.value)]
     if len(values) < 2:
         return
     best = max(values, key=lambda value: value.value)
-    gaps = [_difference(best.entry, other.entry, column.metric) for other in values if other is not best]
-    best.best = all(gap is not None and gap.low > 0 for gap in gaps)
+    gaps = compare_all([(best.entry, other.entry) for other in values if other is not best], metric)
+    best.best = all(isinstance(gap, Difference) and gap.low > 0 for gap in gaps)
