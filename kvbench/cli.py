@@ -20,6 +20,8 @@ COMMANDS = {
     "plan": "show what `run` would do and what is done",
     "status": "progress, pace, failures and time left of a store",
     "list": "name methods, refresh policies, models, benchmarks and experiments",
+    "doctor": "say what models and benchmarks need here, and what is missing",
+    "fetch": "download data sets and checkpoints from the hub",
     "bench": "measure time and memory: decoding, selection, overhead",
     "calibrate": "compute SparseMM's visual-head scores of a model",
     "score": "score stored answers; no model needed",

@@ -31,9 +31,26 @@ def sets() -> str:
     return generated.version()
 
 
+def data(name: str) -> str | None:
+    """Digest of data that kvbench draws or ships; None for a hub id or a folder: their names stand."""
+    if name == "micro":
+        from kvbench.benchmarks import micro
+
+        return micro.version()
+    if name == "package":
+        root = Path(__file__).parent / "benchmarks" / "documents"
+        total = hashlib.sha256()
+        for path in sorted([*root.glob("*.json"), *root.glob("texts/*.txt")]):
+            total.update(path.name.encode("utf-8"))
+            total.update(path.read_bytes())
+        return total.hexdigest()[:10]
+    return sets() if name == "sets" else None
+
+
 def register() -> None:
-    """Make ``${weights_revision:FOLDER}`` and ``${sets_revision:}`` known to configs."""
+    """Make ``${weights_revision:FOLDER}``, ``${sets_revision:}``, ``${data_revision:DATA}`` known."""
     from omegaconf import OmegaConf
 
     OmegaConf.register_new_resolver("weights_revision", weights, replace=True)
     OmegaConf.register_new_resolver("sets_revision", sets, replace=True)
+    OmegaConf.register_new_resolver("data_revision", data, replace=True)

@@ -107,7 +107,8 @@ def _score_group(group: list[Cell]) -> list[str]:
         scored = _scores(cfg, n, stale, answers, reference)
         for cell in stale:
             scores = scored[cell.digest]
-            document = {"digest": cell.digest, "key": keys[cell.digest], "kept": _kept(answers[cell.digest])}
+            key = None if scores.failed else keys[cell.digest]
+            document = {"digest": cell.digest, "key": key, "kept": _kept(answers[cell.digest])}
             write_atomic(score_file(cell), _pretty({**document, **scores.to_dict()}))
     for cell in complete:
         warnings += load_scores(cell)[0].warnings

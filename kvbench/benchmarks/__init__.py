@@ -32,6 +32,11 @@ def load(cfg: Mapping[str, Any]) -> Benchmark:
         from kvbench.benchmarks.documents import DocumentsBenchmark
 
         return DocumentsBenchmark(cfg)
+    if kind == "longbench":
+        from kvbench.benchmarks.longbench import LongBenchmark
+
+        return LongBenchmark(cfg)
     raise UserError(
-        f"benchmark {cfg.get('name')!r} has the unknown kind {kind!r}: set kind to lmms_eval or documents."
+        f"benchmark {cfg.get('name')!r} has the unknown kind {kind!r}: set kind to lmms_eval,"
+        " longbench or documents."
     )

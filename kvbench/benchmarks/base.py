@@ -43,6 +43,7 @@ class Scores:
     per_sample: dict[str, dict[int, float]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     clusters: dict[int, str] = field(default_factory=dict)
+    failed: bool = False  # something broke that may work next time: score again then
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON values: sample indices become strings and NaN becomes null, as JSON has neither."""

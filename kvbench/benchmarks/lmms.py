@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
+import tempfile
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
+from kvbench.benchmarks import needs
 from kvbench.benchmarks.base import Benchmark, Sample, Scores
 from kvbench.benchmarks.fidelity import AGREEMENT, DIVERGENCE, ROUGE
-from kvbench.benchmarks.loading import load_task
+from kvbench.benchmarks.loading import load_task, quiet
 from kvbench.errors import UserError
 
 # Columns that name a document, in order of preference.
-_ID_COLUMNS = ("questionId", "question_id", "image_id", "id", "docId", "image")
+_ID_COLUMNS = (
+    "questionId",
+    "question_id",
+    "image_id",
+    "id",
+    "docId",
+    "qid",
+    "videoID",
+    "file_name",
+    "index",
+    "image",
+)
 # Columns that name the page or picture a question is about.
-_PICTURE_COLUMNS = ("docId", "image_id", "image")
+_PICTURE_COLUMNS = ("docId", "doc_id", "image_id", "videoID", "video")
 
 # Columns that hold a document's own answers: tasks score with these, and may name no target at all.
 _ANSWER_COLUMNS = ("answers", "answer", "reference_strs", "caption_str", "references")
@@ -38,6 +53,11 @@ class LmmsBenchmark(Benchmark):
     def caption_metrics(self) -> list[str]:
         """Configured metrics that need Java: CIDEr, computed here for all cells at once."""
         return [metric for metric in self.metrics if metric.endswith("_CIDEr")]
+
+    @property
+    def java_metrics(self) -> list[str]:
+        """Configured metrics that lmms-eval computes with Java: BLEU, METEOR and ROUGE-L of captions."""
+        return [m for m in self.metrics if m.endswith(("_Bleu_4", "_METEOR", "_ROUGE_L"))]
 
     @property
     def plain_metrics(self) -> list[str]:
@@ -87,24 +107,56 @@ class LmmsBenchmark(Benchmark):
         return found
 
     def task_scores(self, cells: Mapping[str, Mapping[int, str]], limit: int | None) -> dict[str, Scores]:
+        from kvbench.benchmarks.captions import java
         from kvbench.benchmarks.replay import Replay, evaluate_task
 
+        for sentence in needs.missing(
+            self.cfg, only=("wordnet",)
+        ):  # its own code would retry, then trace back
+            raise UserError(sentence)
         n = self.count(limit)
         scores, logged = {}, {}
+        lacking = self.java_metrics if java() is None else []
+        wanted = [metric for metric in self.plain_metrics if metric not in lacking]
         for name, answers in cells.items():
-            figures, logged[name] = evaluate_task(self.task, Replay(answers), n, self.plain_metrics)
-            scores[name] = Scores(n=n, metrics={m: figures[m] for m in self.plain_metrics if m in figures})
-            for metric in scores[name].metrics:
-                values = {s["doc_id"]: float(s[metric]) for s in logged[name] if _is_number(s.get(metric))}
-                if values:
+            figures, logged[name] = evaluate_task(self.task, Replay(answers), n, wanted)
+            scores[name] = Scores(n=n, metrics={m: figures[m] for m in wanted if m in figures})
+            for metric in wanted:
+                if metric not in figures:
+                    scores[name].warnings.append(
+                        f"{metric} of {self.name} is missing: none of the {n} scored samples counts for it."
+                    )
+                elif values := self._contributions(metric, figures[metric], logged[name]):
                     scores[name].per_sample[metric] = values
+            for metric in lacking:
+                scores[name].warnings.append(
+                    f"{metric} of {self.name} is missing: install a Java runtime, then score again."
+                )
         for metric in self.caption_metrics:
             self._add_cider(metric, scores, logged)
         return scores
 
+    def _contributions(self, metric: str, figure: float, logged: list[dict]) -> dict[int, float]:
+        """Values by sample whose mean is the figure; empty when the metric is no mean over samples.
+
+        lmms-eval logs numbers for some metrics; for the others the task's aggregation of one sample is it.
+        """
+        if metric in self.java_metrics:
+            return {}
+        results = {s["doc_id"]: s[metric] for s in logged if metric in s}
+        if all(_is_number(value) for value in results.values()):
+            return {index: float(value) for index, value in results.items()}
+        aggregate = self.task.aggregation()[metric]
+        with tempfile.TemporaryDirectory() as folder, quiet():
+            wants = "args" in inspect.signature(aggregate).parameters  # lmms-eval decides it alike
+            given = {"args": Namespace(output_path=folder)} if wants else {}
+            values = {index: float(aggregate([value], **given)) for index, value in results.items()}
+        mean = sum(values.values()) / len(values)
+        return values if abs(mean - figure) <= 1e-4 * max(1.0, abs(figure)) else {}
+
     def _add_cider(self, metric: str, scores: dict[str, Scores], logged: Mapping[str, list[dict]]) -> None:
         """CIDEr of every cell from what the task's own process_results hands to its aggregation."""
-        from kvbench.benchmarks.captions import cider
+        from kvbench.benchmarks.captions import cider, java
 
         try:
             first = next(iter(logged.values()))
@@ -115,6 +167,7 @@ class LmmsBenchmark(Benchmark):
         except UserError as error:
             for cell in scores.values():
                 cell.warnings.append(f"{metric} of {self.name} is missing: {error}")
+                cell.failed = java() is not None  # it may work next time
             return
         import numpy as np
 
@@ -139,7 +192,13 @@ class LmmsBenchmark(Benchmark):
 
 
 def _images(task: Any, docs: Any, index: int) -> list[Any]:
-    return list(task.doc_to_visual(docs[index]) or [])
+    try:
+        return list(task.doc_to_visual(docs[index]) or [])
+    except (OSError, ValueError, SyntaxError) as error:  # what Pillow raises for a broken picture
+        raise UserError(
+            f"sample {index} of {task.config.task} has a picture that cannot be read"
+            f" ({type(error).__name__}: {error}): fetch the data again."
+        ) from error
 
 
 def _picture_digests(docs: Any, n: int) -> dict[int, str]:

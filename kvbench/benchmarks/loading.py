@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from kvbench.benchmarks import subsets, video
+from kvbench.benchmarks.repairs import REPAIRS
 from kvbench.errors import UserError
 from kvbench.paths import cache_dir
 
@@ -63,6 +65,21 @@ def without_capture() -> Iterator[None]:
             sys.modules.pop(name, None)
 
 
+@contextlib.contextmanager
+def without_downloads() -> Iterator[None]:
+    """Keep task code from fetching data when it is imported, and give it the $HF_HOME it insists on."""
+    import nltk
+    from huggingface_hub import constants
+
+    os.environ.setdefault("HF_HOME", constants.HF_HOME)
+    download = nltk.download
+    nltk.download = lambda *_, **__: False  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        nltk.download = download
+
+
 def task_config(cfg: Mapping[str, Any]) -> dict[str, Any]:
     """lmms-eval's configuration of the task: the original's, our few changes over it, our token limits."""
     import lmms_eval.tasks
@@ -82,7 +99,7 @@ def task_config(cfg: Mapping[str, Any]) -> dict[str, Any]:
                 f"lmms-eval has no task {cfg['task']!r}: correct `task` of benchmark {cfg['name']}."
             )
         original = found[0]
-    with without_capture():
+    with without_capture(), without_downloads():
         config = {**load_yaml_config(str(original), mode="full"), **own}
     config.pop("group", None)
     # An explicit policy: without `until` lmms-eval adds "\n\n", which cuts long descriptions short.
@@ -91,6 +108,12 @@ def task_config(cfg: Mapping[str, Any]) -> dict[str, Any]:
         "until": list(cfg.get("until") or []),
         "do_sample": False,
     }
+    if cfg["task"] in REPAIRS:
+        REPAIRS[cfg["task"]](config, cfg)
+    if cfg.get("video_column"):
+        config["doc_to_visual"] = lambda doc: [
+            video.clip(video.find(cfg, doc[cfg["video_column"]]), int(cfg["frames"]))
+        ]
     return config
 
 
@@ -104,6 +127,32 @@ def parquet_files(folder: Path, split: str) -> list[str]:
     files = sorted(str(file.resolve()) for file in folder.rglob("*.parquet"))
     named = [file for file in files if Path(file).name.startswith(split)]
     return named or files
+
+
+def files_or_none(cfg: Mapping[str, Any], split: str) -> list[str] | None:
+    """``local_files``, with the micro set drawn when it is asked for."""
+    if cfg.get("data") == "micro":
+        from kvbench.benchmarks import micro
+
+        return parquet_files(micro.folder(str(cfg["name"])), split)
+    return local_files(cfg, split)
+
+
+def check_columns(cfg: Mapping[str, Any], present: list[str]) -> None:
+    """Raise UserError unless the data have the columns that the task code reads."""
+    missing = [column for column in cfg.get("columns") or [] if column not in present]
+    if missing:
+        raise UserError(
+            f"the data of benchmark {cfg['name']} ({cfg['data']}) have no column {missing[0]!r}, so"
+            f" their schema is not the one kvbench knows ({', '.join(cfg['columns'])}): set"
+            f" benchmark.revision to an older commit, or benchmark.data to a folder that has it."
+        )
+
+
+def hub_arguments(cfg: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What load_dataset takes besides the name: the pinned commit, if any."""
+    revision = cfg.get("revision")
+    return {"revision": revision} if revision else None
 
 
 def local_files(cfg: Mapping[str, Any], split: str) -> list[str] | None:
@@ -184,7 +233,7 @@ def load_task(cfg: Mapping[str, Any]) -> Any:
 
         config = task_config(cfg)
     split = split_of(config)
-    files = local_files(cfg, split)
+    files = files_or_none(cfg, split)
     if files is not None:
         config["dataset_path"] = "parquet"
         config["dataset_name"] = None
@@ -192,7 +241,15 @@ def load_task(cfg: Mapping[str, Any]) -> Any:
     else:
         require_hub_data(cfg, split)
         config["dataset_path"] = str(cfg["data"])
+        # Never lmms-eval's own download of videos: `kvbench fetch` puts them in place.
+        config["dataset_kwargs"] = hub_arguments(cfg)
     with quiet():
         # What TaskManager does for one task, without its index of all tasks (seconds to build).
         # No model name: the default prompts, the same for every model.
-        return ConfigurableTask(config={**config, "task": cfg["task"]})
+        task = ConfigurableTask(config={**config, "task": cfg["task"]})
+    check_columns(cfg, task.eval_docs.column_names)
+    chosen = subsets.indices(cfg.get("subset") or "full", task.eval_docs_no_media, str(cfg["name"]))
+    if chosen is not None:
+        for part in (task.dataset, task.dataset_no_image):
+            part[split] = part[split].select(chosen)
+    return task

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import tempfile
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,17 @@ class Replay(lmms):
         """Nothing to free; the base class would delete modules."""
 
 
+@contextlib.contextmanager
+def single_process() -> Iterator[None]:
+    """Hide a launcher's ranks: stored answers are scored whole, by one process, whatever started it."""
+    names = ("WORLD_SIZE", "RANK", "LOCAL_RANK")
+    before = {name: os.environ.pop(name) for name in names if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(before)
+
+
 def evaluate_task(
     task: Any, model: lmms, limit: int, metrics: list[str] | None = None
 ) -> tuple[dict, list[dict]]:
@@ -43,7 +56,7 @@ def evaluate_task(
     metrics: aggregate these alone; None for the task's own list. Returns (figures by metric,
     logged samples in document order). Seeds and a single worker make random fallbacks repeatable.
     """
-    with quiet():
+    with quiet(), single_process():
         from lmms_eval.evaluator import evaluate
 
         own = task._aggregation_list

@@ -91,3 +91,31 @@ def store_settings(words: list[str], usual: dict[str, str]) -> dict[str, str]:
             f"there is no store at {settings['store']}: name one with store=DIR, or `kvbench run` first."
         )
     return settings
+
+
+def resolved(overrides: list[str], every: bool = True) -> dict[str, list[dict[str, Any]]]:
+    """Resolved configs of the models and benchmarks that overrides name, each a list A,B,C.
+
+    A group that is not named: all of it when nothing else is (and ``every``), otherwise none. Other
+    overrides (benchmark.data=...) apply to all. Raises UserError for unknown names and keys.
+    """
+    from kvbench import compose
+
+    named: dict[str, list[str]] = {"model": [], "benchmark": []}
+    others = []
+    for word in overrides:
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise UserError(f"cannot read {word!r}: write KEY=VALUE, as in benchmark=docvqa.")
+        if key in named:
+            named[key] = value.split(",")
+        else:
+            others.append(word)
+    chosen: dict[str, list[dict[str, Any]]] = {}
+    with compose.session():
+        if every and not any(named.values()):
+            named = {group: compose.choices(group) for group in named}
+        for group, names in named.items():
+            composed = [compose.compose([f"{group}={name}", *others]) for name in names]
+            chosen[group] = [compose.plain(config[group], resolve=True) for config in composed]
+    return chosen

@@ -1,0 +1,115 @@
+"""LongBench (Bai et al. 2024) through lm-eval's own task code: prompts and metrics are the originals.
+
+One benchmark a task. ``data: package`` asks about the texts that ship with kvbench in the same schema.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kvbench.benchmarks import subsets
+from kvbench.benchmarks.base import Benchmark, Sample, Scores
+from kvbench.benchmarks.fidelity import AGREEMENT, DIVERGENCE, ROUGE
+from kvbench.benchmarks.loading import check_columns, files_or_none, hub_arguments, require_hub_data
+from kvbench.errors import UserError
+from kvbench.paths import cache_dir
+
+
+class LongBenchmark(Benchmark):
+    """A ``longbench_*`` task of lm-eval; text only."""
+
+    def __init__(self, cfg: Mapping[str, Any]) -> None:
+        super().__init__(cfg)
+        self.task: Any = load_task(cfg)
+        check_columns(cfg, self.task.eval_docs.column_names)
+        chosen = subsets.indices(cfg.get("subset") or "full", self.task.eval_docs, self.name)
+        self.docs = self.task.eval_docs if chosen is None else self.task.eval_docs.select(chosen)
+        known = set(self.task.aggregation()) | {ROUGE, AGREEMENT, DIVERGENCE}
+        unknown = [metric for metric in {*self.metrics, self.metric} if metric not in known]
+        if unknown:
+            raise UserError(
+                f"benchmark {self.name} has no metric {unknown[0]!r}: choose from {', '.join(sorted(known))}."
+            )
+
+    def size(self) -> int:
+        return len(self.docs)
+
+    def samples(self, limit: int | None = None) -> list[Sample]:
+        return [
+            Sample(id=str(doc.get("_id") or index), index=index, text=self.task.doc_to_text(doc), images=list)
+            for index, doc in enumerate(self.docs.select(range(self.count(limit))))
+        ]
+
+    def clusters(self, limit: int | None = None) -> dict[int, str]:
+        """Every question has a text of its own, but for those that share one word for word."""
+        texts = self.docs["context"][: self.count(limit)]
+        first: dict[str, int] = {}
+        return {index: str(first.setdefault(text, index)) for index, text in enumerate(texts)}
+
+    def task_scores(self, cells: Mapping[str, Mapping[int, str]], limit: int | None) -> dict[str, Scores]:
+        """Each answer through the task's process_results, aggregated by the task's own function."""
+        n = self.count(limit)
+        own = self.task.aggregation()
+        metrics = [metric for metric in self.metrics if metric in own]
+        scores = {}
+        for name, answers in cells.items():
+            results = [self.task.process_results(self.docs[index], [answers[index]]) for index in range(n)]
+            scores[name] = Scores(
+                n=n,
+                metrics={m: float(own[m]([result[m] for result in results])) for m in metrics},
+                per_sample={m: {i: float(r[m]) for i, r in enumerate(results)} for m in metrics},
+            )
+        return scores
+
+
+def load_task(cfg: Mapping[str, Any]) -> Any:
+    """lm-eval's task object over local data or the hub's. Raises UserError when something is missing."""
+    try:
+        import lm_eval.tasks
+        from lm_eval.api.task import ConfigurableTask
+        from lm_eval.tasks._yaml_loader import load_yaml
+    except ImportError as error:
+        raise UserError(
+            f'benchmark {cfg["name"]} needs lm-eval: pip install "kvbench[longbench]".'
+        ) from error
+    name = str(cfg["task"]).removeprefix("longbench_")
+    path = Path(lm_eval.tasks.__file__).parent / "longbench" / f"{name}.yaml"
+    if not path.is_file():
+        raise UserError(f"lm-eval has no task {cfg['task']!r}: correct `task` of benchmark {cfg['name']}.")
+    try:
+        config = {key: value for key, value in load_yaml(path).items() if key != "tag"}
+    except ImportError as error:
+        raise UserError(
+            f"benchmark {cfg['name']} needs jieba, fuzzywuzzy and rouge for its metrics:"
+            " pip install jieba fuzzywuzzy rouge."
+        ) from error
+    kept = str(cache_dir() / "datasets")
+    if cfg.get("data") == "package":
+        config["dataset_path"], config["dataset_name"] = "parquet", None
+        config["dataset_kwargs"] = {"data_files": {"test": [str(package_set())]}, "cache_dir": kept}
+    elif (files := files_or_none(cfg, "test")) is not None:
+        config["dataset_path"], config["dataset_name"] = "parquet", None
+        config["dataset_kwargs"] = {"data_files": {"test": files}, "cache_dir": kept}
+    else:
+        require_hub_data(cfg, "test")
+        config["dataset_path"], config["dataset_kwargs"] = str(cfg["data"]), hub_arguments(cfg)
+    return ConfigurableTask(config=config)
+
+
+def package_set() -> Path:
+    """Parquet file of the questions about the shipped texts, written once a content."""
+    import datasets
+
+    from kvbench import revisions
+    from kvbench.benchmarks.micro.texts import asked
+
+    path = cache_dir() / "longbench-mini" / f"{revisions.data('package')}.parquet"
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(f".{os.getpid()}")
+        datasets.Dataset.from_list(asked("multifieldqa_en")).to_parquet(str(part))
+        part.replace(path)
+    return path

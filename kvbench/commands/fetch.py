@@ -1,0 +1,27 @@
+"""``kvbench fetch``: data sets and checkpoints from the hub."""
+
+from __future__ import annotations
+
+from kvbench.commands import DONE
+from kvbench.commands.parsing import Parser, resolved
+from kvbench.errors import UserError
+
+
+def main(arguments: list[str]) -> int:
+    parser = Parser(
+        prog="kvbench fetch",
+        description="Download what models and benchmarks name; afterwards all runs with HF_HUB_OFFLINE=1.",
+    )
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="model=A,B benchmark=C,D")
+    overrides = parser.known(arguments).overrides
+    if not any(word.startswith(("model=", "benchmark=")) for word in overrides):
+        raise UserError(
+            "kvbench fetch needs model=NAME or benchmark=NAME; `kvbench doctor` says what is missing."
+        )
+    from kvbench import fetch
+
+    chosen = resolved(overrides, every=False)
+    for kind in ("benchmark", "model"):
+        for cfg in chosen[kind]:
+            fetch.fetch(cfg, kind, print)
+    return DONE

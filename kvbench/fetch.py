@@ -1,0 +1,90 @@
+"""Bring data sets and checkpoints from the hub, so that everything then runs with HF_HUB_OFFLINE=1."""
+
+from __future__ import annotations
+
+import tarfile
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from kvbench import doctor
+from kvbench.errors import UserError
+
+ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
+
+
+def repository(cfg: Mapping[str, Any], kind: str) -> str | None:
+    """The hub id behind a config; None when nothing has to be fetched. kind: "model" or "benchmark"."""
+    text = str(cfg.get("weights" if kind == "model" else "data") or "")
+    local = text in ("", "random", "shipped", "embedded", "sets", "micro", "package") or doctor.is_folder(
+        text
+    )
+    return None if local else text
+
+
+def fetch(cfg: Mapping[str, Any], kind: str, say: Callable[[str], None]) -> None:
+    """Download what one config names, unpack its videos, and load the data once into the datasets cache.
+
+    Raises UserError when the hub does not answer or does not have it.
+    """
+    from huggingface_hub import HfApi, constants, snapshot_download
+
+    name = repository(cfg, kind)
+    if name is None:
+        say(f"{kind} {cfg['name']}: nothing to fetch")
+        return
+    repo_type = "model" if kind == "model" else "dataset"
+    revision = cfg.get("revision") or None
+    if constants.HF_HUB_OFFLINE:
+        raise UserError(f"HF_HUB_OFFLINE is set, so {name} cannot be fetched: unset it for this command.")
+    try:
+        info = HfApi().repo_info(
+            name, repo_type=repo_type, revision=revision, files_metadata=True, timeout=20
+        )
+        size = sum(file.size or 0 for file in info.siblings or []) / 1e9
+        say(f"{kind} {cfg['name']}: {name} at {info.sha}, {size:.1f} GB")
+        folder = Path(snapshot_download(name, repo_type=repo_type, revision=revision))
+    except Exception as error:  # network, permission, spelling: one sentence for all
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"{name} cannot be fetched ({reason}): check the network, the id, and `hf auth login` for gated"
+            f" repositories."
+        ) from error
+    if kind == "benchmark":
+        if cfg.get("video_folder"):
+            say(f"unpacked {unpack(folder, videos_root(cfg))} archives of videos")
+        from kvbench import benchmarks
+
+        say(f"{benchmarks.load(cfg).size()} samples")
+
+
+def videos_root(cfg: Mapping[str, Any]) -> Path:
+    """Folder that a benchmark's videos are read from."""
+    from kvbench.benchmarks import video
+
+    return video.folder(cfg)
+
+
+def unpack(source: Path, target: Path) -> int:
+    """Put the videos of every archive under ``source`` flat into ``target``; returns the number of archives."""
+    target.mkdir(parents=True, exist_ok=True)
+    archives = [path for path in sorted(source.rglob("*")) if path.name.endswith(ARCHIVES)]
+    for path in archives:
+        if path.suffix == ".zip":
+            with zipfile.ZipFile(path) as archive:
+                for member in archive.infolist():
+                    if _is_video(member.filename):
+                        (target / Path(member.filename).name).write_bytes(archive.read(member))
+        else:
+            with tarfile.open(path) as archive:
+                for entry in archive:
+                    if entry.isfile() and _is_video(entry.name):
+                        (target / Path(entry.name).name).write_bytes(archive.extractfile(entry).read())
+    return len(archives)
+
+
+def _is_video(name: str) -> bool:
+    from kvbench.benchmarks.video import SUFFIXES
+
+    return name.endswith(SUFFIXES)
