@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kvbench.engine import decode, generate, prefill
+from kvbench.engine import prefix as engine_prefix
 from kvbench.engine import refresh as engine_refresh
 from kvbench.engine import trace as traces
 from kvbench.engine.cache import CompactCache
@@ -432,7 +433,7 @@ def test_offload_reads_only_what_the_trigger_asks_for(llama, monkeypatch):
             super().__init__(*args)
             made.append(self)
 
-    monkeypatch.setattr(engine_refresh, "Prefix", Spy)
+    monkeypatch.setattr(engine_prefix, "Prefix", Spy)
     refresh = {"name": "rcr", "tau": 0.1, "offload": True, "rho": 0.3}
     with torch.inference_mode():
         prompt = prefill(llama, inputs_of(llama), window=WINDOW)

@@ -50,7 +50,8 @@ def rows(
     import torch
 
     from kvbench.engine.cache import CompactCache
-    from kvbench.engine.refresh import Prefixes, make_groups, plan_of
+    from kvbench.engine.prefix import Prefixes
+    from kvbench.engine.refresh import make_groups, plan_of
     from kvbench.methods import build
 
     torch.manual_seed(0)

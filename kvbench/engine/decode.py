@@ -8,8 +8,11 @@ import torch
 from torch import Tensor
 
 from kvbench.engine.cache import CompactCache, Watcher
+from kvbench.engine.oracle import Recorder, is_oracle
 from kvbench.engine.prefill import Prefill
-from kvbench.engine.refresh import Plan, Prefixes, Recorder, collect, is_oracle, make_groups, speculation
+from kvbench.engine.prefix import Prefixes
+from kvbench.engine.refresh import Plan, collect, make_groups
+from kvbench.engine.speculate import speculation
 from kvbench.engine.trace import Trace
 from kvbench.engine.waves import branch_bytes, default_limit, in_waves
 

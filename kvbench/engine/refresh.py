@@ -12,19 +12,16 @@ without the window, N_p its length, d the head dimension.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from kvbench.engine.prefill import Prefill
+from kvbench.engine.prefix import Prefix, Prefixes
+from kvbench.engine.step import Step
 from kvbench.engine.trace import FIELDS, Trace
-from kvbench.errors import UserError
 from kvbench.methods.refresh.base import Cost, Reselect
-from kvbench.methods.refresh.oracle import Oracle
 
 KeptSet = list[list[Tensor]]
 
@@ -53,211 +50,6 @@ def plan_of(method, length: int, head_dim: int, trace: bool) -> Plan | None:
         return None
     window = min(32 if method.full else method.window, length - 1)
     return Plan(None, window, 32 if method.full else max(1, method.budget - method.window))
-
-
-class Prefix:
-    """The full prompt of one sample, shared by all groups, on the device or (offload) in CPU memory."""
-
-    def __init__(self, prefill: Prefill, offload: bool):
-        self.device, self.offload = prefill.logits.device, offload
-        self.keys, self.values = prefill.key_stack, prefill.value_stack  # [L, H, N, d]
-        if offload and self.device.type == "cuda":
-            self.keys, self.values = (t.cpu().pin_memory() for t in (self.keys, self.values))
-        self.query_basis = prefill.query_basis
-        self.layers, self.heads, self.length, _ = self.keys.shape
-        self.vectors_read = (
-            0  # from the full prefix while decoding, set-up not counted; only kept with offload
-        )
-        self._memo: dict[Hashable, Any] = {}
-
-    def memo(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """Compute once per sample."""
-        if key not in self._memo:
-            self._memo[key] = make()
-        return self._memo[key]
-
-    def keys_of(self, layer: int, count: int) -> Tensor:
-        """[H, count, d] the first keys of a layer, on the device."""
-        return self.keys[layer, :, :count].to(self.device, non_blocking=True)
-
-    def gather(self, source: Tensor, layer: int, positions: Tensor) -> Tensor:
-        """Entries of self.keys or self.values at positions [B, H, k] -> [B, H, k, d], on the device."""
-        if self.offload:
-            positions = positions.to(source.device)
-            self.vectors_read += positions.numel()
-        start = torch.arange(self.heads, device=positions.device).view(-1, 1) * self.length
-        flat = source[layer].reshape(-1, source.shape[-1])
-        return flat[positions + start].to(self.device, non_blocking=True)
-
-
-class Step:
-    """What a policy sees of one layer at one decode step, for the branches of a group."""
-
-    def __init__(
-        self,
-        prefix: Prefix,
-        layer: int,
-        count: int,
-        query: Tensor,
-        held: Tensor,
-        positions: Tensor | None,
-        selected: int,
-        scaling: float,
-        guess: Tensor | None = None,
-    ):
-        self.prefix, self.layer, self.scaling = prefix, layer, scaling
-        self.count = count  # N_p
-        self.query = query  # [B, H, G, d] the current step's, post-RoPE
-        self.held = (
-            held  # [B, H, entries, d] keys in the cache: selected (when positions are given), then the rest
-        )
-        self.positions = positions  # [B, H, c] ascending, what the selected slots hold; None: no such slots
-        self.selected = selected  # c
-        self.guess = guess  # [B, H, G, d] query speculated from the previous layer
-        self._memo: dict[str, Tensor] = {}
-
-    def memo(self, key: str, make: Callable[[], Tensor]) -> Tensor:
-        """Compute once; every value leads with the branch dimension."""
-        if key not in self._memo:
-            self._memo[key] = make()
-        return self._memo[key]
-
-    def only(self, branches: Tensor) -> Step:
-        """The step as these branches (int64 indices) see it."""
-        if len(branches) == self.query.shape[0]:
-            return self
-        guess = None if self.guess is None else self.guess[branches]
-        part = Step(
-            self.prefix, self.layer, self.count, self.query[branches], self.held[branches],
-            self.positions[branches], self.selected, self.scaling, guess,
-        )  # fmt: skip
-        part._memo = {key: value[branches] for key, value in self._memo.items()}
-        return part
-
-    def speculated(self) -> Step:
-        """The step with the speculated query in place of the current one (itself in the first layer)."""
-        if self.guess is None:
-            return self
-        guess, layout = self.guess, (self.held, self.positions, self.selected)
-        return Step(self.prefix, self.layer, self.count, guess, *layout, self.scaling)
-
-    # Logits ----------------------------------------
-
-    def against(self, query: Tensor, keys: Tensor) -> Tensor:
-        """[B, H, G, n] fp32 scaled products of query [B, H, G, r] with keys [H, n, r] of all branches."""
-        batch, heads, group, dim = query.shape
-        flat = query.transpose(0, 1).reshape(heads, batch * group, dim)
-        logits = (flat @ keys.transpose(1, 2)).float() * self.scaling
-        return logits.view(heads, batch, group, -1).transpose(0, 1)
-
-    @property
-    def held_logits(self) -> Tensor:
-        """[B, H, G, entries] exact logits of everything in the cache, the step's own token included."""
-        make = lambda: (self.query @ self.held.transpose(-1, -2)).float() * self.scaling  # noqa: E731
-        return self.memo("held", make)
-
-    @property
-    def rest(self) -> Tensor:
-        """[B, H, G] log-sum-exp of the logits outside P: window and generated entries."""
-        first = 0 if self.positions is None else self.selected
-        return self.memo("rest", lambda: self.held_logits[..., first:].logsumexp(-1))
-
-    @property
-    def exact_logits(self) -> Tensor:
-        """[B, H, G, N_p] exact logits of the prefix."""
-
-        def make() -> Tensor:
-            if self.prefix.offload:
-                self.prefix.vectors_read += self.prefix.heads * self.count
-            return self.against(self.query, self.prefix.keys_of(self.layer, self.count))
-
-        return self.memo("exact", make)
-
-    def place_held(self, logits: Tensor) -> Tensor:
-        """Prefix logits [B, H, G, N_p] with the exact ones put in at the positions that are held."""
-        wide = self.positions.unsqueeze(2).expand(-1, -1, logits.shape[2], -1)
-        return logits.scatter(-1, wide, self.held_logits[..., : self.selected])
-
-    def score_at(self, positions: Tensor) -> Tensor:
-        """[B, H, G, k] exact logits at ascending positions [B, H, k], whose keys are remembered."""
-        keys = self.prefix.gather(self.prefix.keys, self.layer, positions)
-        self._memo["fetched positions"], self._memo["fetched keys"] = positions, keys
-        return (self.query @ keys.transpose(-1, -2)).float() * self.scaling
-
-    def entries(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """([B, H, c, d], [B, H, c, d]) keys and values at positions; fetched keys are not read again."""
-        known = self._memo.get("fetched positions")
-        if known is None:
-            keys = self.prefix.gather(self.prefix.keys, self.layer, positions)
-        else:
-            at = torch.searchsorted(known, positions).unsqueeze(-1)
-            fetched = self._memo["fetched keys"]
-            keys = fetched.gather(2, at.expand(-1, -1, -1, fetched.shape[-1]))
-        return keys, self.prefix.gather(self.prefix.values, self.layer, positions)
-
-    # Attention ----------------------------------------
-
-    def attention(self, logits: Tensor, rest: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """(softmax probabilities [B, H, G, n], log of their normaliser [B, H, G]).
-
-        The softmax runs over `logits` and, behind them, everything that `rest` (log-sum-exp; default:
-        window and generated entries) stands for.
-        """
-        rest = self.rest if rest is None else rest
-        peak = torch.maximum(logits.amax(-1), rest)
-        weights = (logits - peak.unsqueeze(-1)).exp_()
-        total = weights.sum(-1) + (rest - peak).exp()
-        return weights.div_(total.unsqueeze(-1)), peak + total.log()
-
-    def prefix_attention(self, logits: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
-        """attention() of the one set of prefix logits that a triggered policy works with, computed once."""
-        if "shares" not in self._memo:
-            self._memo["shares"], self._memo["normaliser"] = self.attention(logits())
-        return self._memo["shares"], self._memo["normaliser"]
-
-    @staticmethod
-    def reduce(shares: Tensor, group: str) -> Tensor:
-        """[B, H, G, n] -> [B, H, n] over the query heads of a KV head; all options but max take the mean."""
-        return shares.amax(2) if group == "max" else shares.mean(2)
-
-    def shares(self, logits: Tensor, group: str, rest: Tensor | None = None) -> Tensor:
-        """[B, H, n] what ranks entries: reduced probabilities, or with group=logits the mean logits."""
-        if group == "logits":
-            return logits.mean(2)
-        return self.reduce(self.attention(logits, rest)[0], group)
-
-    def evicted_mass(self, shares: Tensor, group: str, held: Tensor | None = None) -> Tensor:
-        """[B] drift: attention mass on prefix entries that are not held, reduced over G, mean over KV heads.
-
-        shares: [B, H, G, N_p] probabilities. held: bool [B, H, N_p], for branches whose heads hold
-        different numbers of entries.
-        """
-        if held is not None:
-            shares = shares.masked_fill(held.unsqueeze(2), 0)
-        else:
-            shares = shares.scatter(-1, self.positions.unsqueeze(2).expand(-1, -1, shares.shape[2], -1), 0)
-        mass = shares.sum(-1)
-        return (mass.amax(2) if group == "max" else mass.mean(2)).mean(1)
-
-    @staticmethod
-    def top(scores: Tensor, count: int) -> Tensor:
-        """[..., count] ascending positions of the highest scores [..., n]; ties go to the lower position."""
-        length = scores.shape[-1]
-        if count >= length:
-            return torch.arange(length, device=scores.device).expand_as(scores)
-        if (
-            scores.device.type == "cpu"
-        ):  # looking costs nothing here: without a tie at the edge, topk is right
-            best = scores.topk(count + 1)
-            if bool((best.values[..., -2] > best.values[..., -1]).all()):
-                return best.indices[..., :-1].sort(-1).values
-        least = scores.topk(count).values[..., -1:]
-        level = scores == least
-        spare = count - (scores > least).sum(-1, keepdim=True)
-        chosen = (scores > least) | (level & (level.cumsum(-1) <= spare))
-        # Distinct ranks that fall with the position, and nothing to wait for, unlike nonzero().
-        ranks = torch.arange(length, 0, -1, device=scores.device, dtype=torch.int32)
-        return (chosen * ranks).topk(count).indices
 
 
 class Group:
@@ -416,70 +208,6 @@ class Group:
         self.masks = None if self.masks is None else [m[at] for m in self.masks]
 
 
-class Recorder:
-    """Averages the attention that an uncompressed decode pays to the prefix, for the prefill oracle."""
-
-    speculates = False
-
-    def __init__(self, prefix: Prefix, wanted: list[tuple[int, str]]):
-        """wanted: the (window, group) pairs to average for."""
-        self.prefix, self.branches = prefix, [0]
-        self.sums = {
-            (window, group): torch.zeros(
-                prefix.layers, prefix.heads, prefix.length - window, device=prefix.device
-            )
-            for window, group in wanted
-        }
-        self.steps = 0
-
-    def before(self, layer: int, bucket, end: int, query: Tensor, scaling: float) -> None:
-        """Add one step of one layer."""
-        query = query.view(1, -1, *query.shape[2:])
-        self.steps += layer == 0
-        for (window, group), total in self.sums.items():
-            held = bucket.keys[None, :, bucket.slots - window : end]
-            step = Step(self.prefix, layer, total.shape[-1], query, held, None, 0, scaling)
-            total[layer] += step.shares(step.exact_logits, group)[0]
-
-    def retain(self, stay: list[int]) -> None:
-        """The only branch cannot be dropped."""
-
-    def select(self, plan: Plan) -> KeptSet:
-        """The top entries by mean attention, and the window."""
-        best = Step.top(self.sums[plan.window, plan.policy.group], plan.selected)
-        window = torch.arange(self.prefix.length - plan.window, self.prefix.length, device=best.device)
-        return [[torch.cat([head, window]) for head in layer] for layer in best]
-
-
-class Prefixes:
-    """The shared prefixes of a sample, made when first asked for."""
-
-    def __init__(self, prefill: Prefill):
-        self._prefill, self._made = prefill, {}
-
-    def __getitem__(self, offload: bool) -> Prefix:
-        if offload not in self._made:
-            self._made[offload] = Prefix(self._prefill, offload)
-        return self._made[offload]
-
-    def prepare(self, plans: list[Plan | None]) -> None:
-        """Make those that plans need, so that none is asked for after `release`."""
-        for plan in plans:
-            if plan is not None:
-                self[plan.policy is not None and plan.policy.offload]
-
-    @property
-    def host_only(self) -> Prefix | None:
-        """The prefix in CPU memory, when no one needs one on the device."""
-        return self._made.get(True) if False not in self._made else None
-
-    def release(self) -> None:
-        """Let go of the device's copy of the prompt when only the one in CPU memory is still needed."""
-        host = self.host_only
-        if host is not None:
-            self._prefill.key_stack, self._prefill.value_stack = host.keys, host.values
-
-
 def make_groups(
     prefixes: Prefixes, kept: list[KeptSet | None], plans: list[Plan | None], labels: list[int], trace: bool
 ) -> list[Group]:
@@ -498,11 +226,6 @@ def make_groups(
         Group(prefixes[plan.policy is not None and plan.policy.offload], plan, members, trace)
         for plan, members in groups.values()
     ]
-
-
-def is_oracle(plan: Plan | None) -> bool:
-    """True when the branch's selection comes from an uncompressed decode."""
-    return plan is not None and isinstance(plan.policy, Oracle)
 
 
 def collect(groups: list[Group], steps: list[int], layers: int) -> list[Trace]:
@@ -524,57 +247,3 @@ def collect(groups: list[Group], steps: list[int], layers: int) -> list[Trace]:
         Trace.from_values((torch.stack(part[:count]) if part[:count] else empty).numpy(), cost.held)
         for part, count, cost in zip(parts, steps, costs, strict=True)
     ]
-
-
-@contextmanager
-def speculation(model, groups: list[Group], layers: int) -> Iterator[None]:
-    """Inside the block every layer's query is also guessed from the previous layer's attention input.
-
-    Works for any family: the layer's own attention module runs on that input, with a state that only looks.
-    """
-    groups = [g for g in groups if g.speculates]
-    if not groups:
-        yield
-        return
-    modules = [m for m in model.modules() if hasattr(m, "layer_idx") and hasattr(m, "o_proj")]
-    if len(modules) != layers:
-        raise UserError(
-            "refresh `infinigen` cannot tell this model's attention layers: set refresh.query=current."
-        )
-    previous: dict[str, Tensor] = {}
-
-    def hook(module, args, kwargs):
-        hidden = kwargs["hidden_states"] if "hidden_states" in kwargs else args[0]
-        guess = None
-        if module.layer_idx > 0:
-            probe = _Probe()
-            inputs = {**kwargs, "kv_state": probe}
-            if "hidden_states" in kwargs:
-                module.forward(*args, **{**inputs, "hidden_states": previous["input"]})
-            else:
-                module.forward(previous["input"], *args[1:], **inputs)
-            guess = probe.query
-        previous["input"] = hidden
-        for group in groups:
-            if guess is None or not group.branches:
-                group.guess = None
-            else:
-                part = guess[torch.tensor(group.branches, device=guess.device)]
-                group.guess = part.reshape(len(part), group.prefix.heads, -1, part.shape[-1])
-
-    handles = [module.register_forward_pre_hook(hook, with_kwargs=True) for module in modules]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-class _Probe:
-    """An attention state that keeps the query and attends to nothing."""
-
-    query: Tensor | None = None
-
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        self.query = query
-        return torch.zeros_like(query).transpose(1, 2)

@@ -16,7 +16,7 @@ from kvbench.methods.registry import option
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from kvbench.engine.refresh import Step
+    from kvbench.engine.step import Step
 
 
 @dataclass(frozen=True)
