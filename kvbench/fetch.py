@@ -53,21 +53,16 @@ def fetch(cfg: Mapping[str, Any], kind: str, say: Callable[[str], None]) -> None
         ) from error
     if kind == "benchmark":
         if cfg.get("video_folder"):
-            say(f"unpacked {unpack(folder, videos_root(cfg))} archives of videos")
+            from kvbench.benchmarks import video
+
+            say(f"{unpack(folder, video.folder(cfg))} archives of videos unpacked")
         from kvbench import benchmarks
 
         say(f"{benchmarks.load(cfg).size()} samples")
 
 
-def videos_root(cfg: Mapping[str, Any]) -> Path:
-    """Folder that a benchmark's videos are read from."""
-    from kvbench.benchmarks import video
-
-    return video.folder(cfg)
-
-
 def unpack(source: Path, target: Path) -> int:
-    """Put the videos of every archive under ``source`` flat into ``target``; returns the number of archives."""
+    """Put the videos of every archive under ``source`` flat into ``target``; returns how many there were."""
     target.mkdir(parents=True, exist_ok=True)
     archives = [path for path in sorted(source.rglob("*")) if path.name.endswith(ARCHIVES)]
     for path in archives:

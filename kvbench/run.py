@@ -164,6 +164,8 @@ def _generate_missing(
     every = benchmark.samples(job.limit)
     if not every:
         raise UserError(f"benchmark {job.config['benchmark']['name']} has no samples: check its data.")
+    asked = job.cells[0].config["benchmark"]
+    store.record_samples(job.folder, asked, [sample.id for sample in every])
     if responses.sizes.get(job.limit) != len(every):
         record([{"limit": job.limit, "size": len(every)}])
     samples = [sample for sample in every if job.owns(sample.index)]

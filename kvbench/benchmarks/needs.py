@@ -7,6 +7,8 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+_LEXICON = "oewn:2024"  # the one that pywsd reads
+
 
 def _java(name: str) -> str | None:
     if shutil.which("java"):
@@ -25,6 +27,10 @@ def _wordnet(name: str) -> str | None:
         except LookupError:
             word = resource.split("/")[1]
             return f"benchmark {name} needs nltk's {word} for WUPS: run `python -m nltk.downloader {word}`."
+    import wn
+
+    if not any(lexicon.specifier() == _LEXICON for lexicon in wn.lexicons()):
+        return f"benchmark {name} needs pywsd's WordNet for WUPS: run `python -m wn download {_LEXICON}`."
     return None
 
 

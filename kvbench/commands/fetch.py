@@ -15,9 +15,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="model=A,B benchmark=C,D")
     overrides = parser.known(arguments).overrides
     if not any(word.startswith(("model=", "benchmark=")) for word in overrides):
-        raise UserError(
-            "kvbench fetch needs model=NAME or benchmark=NAME; `kvbench doctor` says what is missing."
-        )
+        raise UserError("name what to fetch, model=NAME or benchmark=NAME; `kvbench doctor` lists it all.")
     from kvbench import fetch
 
     chosen = resolved(overrides, every=False)

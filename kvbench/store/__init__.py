@@ -24,6 +24,7 @@ from kvbench.store.responses import (
     unpack_kept,
     write_results,
 )
+from kvbench.store.samples import record_samples
 from kvbench.store.traces import done, load_traces, write_trace
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "provenance",
     "run_record",
     "session_of",
+    "record_samples",
     "unpack_kept",
     "write_atomic",
     "write_cell",
