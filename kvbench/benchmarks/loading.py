@@ -246,7 +246,13 @@ def load_task(cfg: Mapping[str, Any]) -> Any:
     with quiet():
         # What TaskManager does for one task, without its index of all tasks (seconds to build).
         # No model name: the default prompts, the same for every model.
-        task = ConfigurableTask(config={**config, "task": cfg["task"]})
+        try:
+            task = ConfigurableTask(config={**config, "task": cfg["task"]})
+        except OSError as error:  # it decodes the first document
+            raise UserError(
+                f"the first sample of {cfg['name']} cannot be read ({type(error).__name__}: {error}):"
+                f" fetch the data again."
+            ) from error
     check_columns(cfg, task.eval_docs.column_names)
     chosen = subsets.indices(cfg.get("subset") or "full", task.eval_docs_no_media, str(cfg["name"]))
     if chosen is not None:
