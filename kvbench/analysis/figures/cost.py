@@ -1,8 +1,8 @@
 """What an answer's faithfulness costs.
 
 A journal's seconds are a sample's, shared by all cells of a job, so they are no method's cost. What decoding
-costs is what each step reads: the entries a head holds and, with a refresh, the vectors that it fetches from
-the full prefix.
+costs is what each step reads, in vectors: a key and a value of each entry that a head holds and, with a
+refresh, the vectors that it fetches from the full prefix.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def cost_against_fidelity(found: Sequence[Entry], reads: dict[str, float]) -> Fi
             here.sort(key=lambda e: e.kept["mean"])
             if not here:
                 continue
-            costs = [e.kept["mean"] + reads.get(e.cell.digest, 0.0) for e in here]
+            costs = [2 * e.kept["mean"] + reads.get(e.cell.digest, 0.0) for e in here]
             values = [e.scores.metrics[FIDELITY] for e in here]
             bands = [band(e, FIDELITY) for e in here]
             errors = [
@@ -63,7 +63,7 @@ def cost_against_fidelity(found: Sequence[Entry], reads: dict[str, float]) -> Fi
             )
         panel.set_xscale("log", base=2)
         panel.xaxis.set_major_formatter("{x:g}")
-        panel.set_xlabel("entries read per head and step")
+        panel.set_xlabel("vectors read per head and step")
     axes[0, 0].set_ylabel("fidelity (ROUGE-L)")
     legend(figure, axes)
     return figure
