@@ -9,7 +9,7 @@ import pytest
 from test_table import grid, put
 
 from kvbench.analysis import figures
-from kvbench.analysis.figures import budget, style
+from kvbench.analysis.figures import budget, cost, style
 from kvbench.analysis.results import entries
 from kvbench.errors import UserError
 
@@ -65,6 +65,27 @@ def test_drawings_in_one_page_share_no_id(tmp_path):
         assert len(mine) == len(set(mine))
         ids += mine
     assert len(ids) == len(set(ids))
+
+
+def test_costs_are_vectors(tmp_path):
+    """64 entries held are 128 vectors; 10 fetched ones come on top."""
+    one_shot = put(tmp_path, "docqa_mini", "snapkv", 64, [0.5] * 12, metric=cost.FIDELITY)
+    fetching = put(tmp_path, "docqa_mini", "snapkv", 64, [0.5] * 12, metric=cost.FIDELITY, refresh="quest")
+    found = entries(tmp_path)
+    figure = cost.cost_against_fidelity(found, {fetching.digest: 10.0})
+    (panel,) = figure.axes
+    assert panel.get_xlabel() == "vectors read per head and step"
+    places = {entry.cell.digest: entry.label for entry in found}
+    drawn = {bars.get_label(): bars.lines[0].get_xdata().tolist() for bars in panel.containers}
+    assert drawn == {places[one_shot.digest]: [128], places[fetching.digest]: [138]}
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path):
+    grid(tmp_path)
+    (tmp_path / "file").touch()
+    (figure, *_) = figures.draw(tmp_path).values()
+    with pytest.raises(UserError, match="cannot write"):
+        style.save(figure, tmp_path / "file" / "a.svg")
 
 
 def test_bad_input(tmp_path):

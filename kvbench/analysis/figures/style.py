@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvbench.store import write_atomic
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -82,9 +84,7 @@ def save(figure: Figure, path: Path) -> None:
     out = io.BytesIO()
     with style():
         figure.savefig(out, format=path.suffix[1:], dpi=160, metadata=_METADATA[path.suffix[1:]])
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(out.getvalue())
-    temporary.replace(path)
+    write_atomic(path, out.getvalue())
 
 
 def inline(figure: Figure, title: str) -> str:
