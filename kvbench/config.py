@@ -13,6 +13,7 @@ from typing import Any, Optional
 from kvbench.checks import check_budget, check_whole, suggest
 from kvbench.contents import by_content
 from kvbench.errors import UserError
+from kvbench.paths import conf_dir
 from kvbench.store.files import canonical
 
 
@@ -91,6 +92,7 @@ BENCHMARK_RUNTIME = frozenset(
 )
 BENCHMARK_IDENTITY = frozenset(
     {"name", "kind", "task", "data", "revision", "max_new_tokens", "until", "prompt"}
+    | {"subset", "frames", "video_folder", "video_column", "config"}
 )
 
 
@@ -102,8 +104,8 @@ def identity(
     seed: int,
     prompt: str,
 ) -> dict[str, Any]:
-    """The resolved identity config of a cell, as it is hashed and stored."""
-    return {
+    """The resolved identity config of a cell, as it is hashed and stored: files by what they hold."""
+    resolved = {
         "model": {key: value for key, value in model.items() if key not in MODEL_RUNTIME},
         "benchmark": {key: value for key, value in benchmark.items() if key not in BENCHMARK_RUNTIME},
         "method": method,
@@ -111,11 +113,12 @@ def identity(
         "seed": seed,
         "prompt": prompt,
     }
+    return by_content(resolved)
 
 
 def digest(config: dict[str, Any]) -> str:
-    """Name of a cell: 16 hex digits of the SHA-256 of its canonical identity config, files by content."""
-    return hashlib.sha256(canonical(by_content(config)).encode("utf-8")).hexdigest()[:16]
+    """Name of a cell: 16 hex digits of the SHA-256 of its canonical identity config."""
+    return hashlib.sha256(canonical(config).encode("utf-8")).hexdigest()[:16]
 
 
 def check_dtype(model: dict[str, Any]) -> None:
@@ -142,12 +145,24 @@ def check_runtime(config: dict[str, Any]) -> None:
         raise UserError(
             f"shard={shard} does not exist with shards={shards}: use a shard from 0 to {shards - 1}."
         )
+    _check_scoring(config["benchmark"])
     prompts = {"default", *(config["benchmark"].get("prompts") or {})}
     if config["prompt"] not in prompts:
         name = config["benchmark"].get("name")
         raise UserError(
             f"benchmark {name} has no prompt {config['prompt']!r}: {suggest(config['prompt'], prompts)}"
         )
+
+
+def _check_scoring(benchmark: dict[str, Any]) -> None:
+    """Scoring reads these keys from conf/benchmark alone: set for one run, they would change nothing."""
+    import yaml
+
+    file = conf_dir() / "benchmark" / f"{benchmark['name']}.yaml"
+    known = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    for key in ("metric", "metrics", "scale", "reference"):
+        if key in known and benchmark.get(key) != known.get(key):
+            raise UserError(f"benchmark.{key} is not an option of a run: change it in {file}.")
 
 
 def cell_budget(method: dict[str, Any], budget: Any) -> int | None:

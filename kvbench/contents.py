@@ -12,6 +12,7 @@ from kvbench.errors import UserError
 # Where an identity config may name a file that a method reads.
 PATHS = (("model", "head_scores"), ("method", "capacity", "scores"), ("method", "score", "prior"))
 SHIPPED = "shipped"  # part of the model's weights, whose digest the config holds anyway
+PREFIX = "sha256:"
 
 
 def by_content(config: dict[str, Any]) -> dict[str, Any]:
@@ -21,12 +22,23 @@ def by_content(config: dict[str, Any]) -> dict[str, Any]:
     """
     config = copy.deepcopy(config)
     for *outer, key in PATHS:
-        node: Any = config
-        for name in outer:
-            node = node.get(name) if isinstance(node, dict) else None
-        if isinstance(node, dict) and isinstance(node.get(key), str) and node[key] != SHIPPED:
+        node = _holder(config, outer)
+        if isinstance(node.get(key), str) and node[key] != SHIPPED:
             node[key] = _digest(node[key], ".".join([*outer, key]))
     return config
+
+
+def named(config: dict[str, Any]) -> bool:
+    """Whether an identity config has the digest of a file, so that it alone cannot build model and method."""
+    return any(str(_holder(config, outer).get(key)).startswith(PREFIX) for *outer, key in PATHS)
+
+
+def _holder(config: dict[str, Any], outer: list[str]) -> dict[str, Any]:
+    """The part of a config that has a key; empty where there is none."""
+    node: Any = config
+    for name in outer:
+        node = node.get(name) if isinstance(node, dict) else None
+    return node if isinstance(node, dict) else {}
 
 
 def _digest(path: str, key: str) -> str:
@@ -34,4 +46,4 @@ def _digest(path: str, key: str) -> str:
         data = Path(path).expanduser().read_bytes()
     except OSError as error:
         raise UserError(f"cannot read {path} ({error.strerror}): set {key} to a file that exists.") from error
-    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+    return f"{PREFIX}{hashlib.sha256(data).hexdigest()}"

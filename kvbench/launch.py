@@ -96,8 +96,10 @@ def _check_store(store: Path) -> None:
 
 def calibrate(overrides: list[str], pictures: int, out: Path | None) -> Path:
     """`kvbench calibrate heads`: read out generated pages, whose words have known tiles."""
-    (job,) = plan.jobs(overrides, multirun=False)
-    model = job.config["model"]
+    models = {job.config["model"]["name"]: job.config["model"] for job in plan.jobs(overrides)}
+    if len(models) != 1:
+        raise UserError(f"calibrate takes one model, not {', '.join(sorted(models))}: set model=NAME.")
+    (model,) = models.values()
     from kvbench.methods.calibrate import calibrate_heads, page_readings
 
     out = out or Path(f"{model['name']}-heads.json")

@@ -34,6 +34,8 @@ class Job:
 
     config: dict[str, Any]
     cells: list[store.Cell]
+    # By digest, the method of each cell as it is built: a cell's own config has digests in place of files.
+    specs: dict[str, dict[str, Any]]
 
     @property
     def title(self) -> str:
@@ -204,6 +206,7 @@ def job(overrides: list[str], shared: list[str]) -> Job:
         Path(resolved["store"]), resolved["model"]["name"], resolved["benchmark"]["name"]
     )
     cells: dict[str, store.Cell] = {}
+    specs: dict[str, dict[str, Any]] = {}
     benchmark = {**resolved["benchmark"], "prompt": resolved["prompt"]}
     for spec, budget in spanned:
         if _excluded(resolved["model"]["name"], spec["name"], resolved["exclude"]):
@@ -217,11 +220,12 @@ def job(overrides: list[str], shared: list[str]) -> Job:
         )
         digest = config.digest(identity)
         cells.setdefault(digest, store.Cell.from_config(digest, identity, folder))
+        specs.setdefault(digest, method)
     if not cells:
         raise UserError(
             f"exclude leaves no method for {resolved['model']['name']}: name others, or set exclude=[]."
         )
-    return Job(config={**resolved, "benchmark": benchmark}, cells=list(cells.values()))
+    return Job(config={**resolved, "benchmark": benchmark}, cells=list(cells.values()), specs=specs)
 
 
 def _cell_axes(raw: dict[str, Any], overrides: list[str]) -> list[tuple[dict[str, Any], Any]]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kvbench import store
+from kvbench.contents import named
 from kvbench.errors import UserError
 from kvbench.store.files import pretty
 
@@ -51,6 +52,9 @@ def compute(root: Path, limit: int, device: str = "auto", say: Callable[[str], N
     done = 0
     for cells in groups.values():
         responses = store.load_folder(cells[0].folder)
+        if any(named(cell.config) for cell in cells):
+            say(f"{cells[0].model} / {cells[0].benchmark}: no overlay for methods that read a file.")
+            cells = [cell for cell in cells if not named(cell.config)]
         todo = {index: left for index in range(limit) if (left := _missing(cells, responses, index))}
         if todo:
             done += _group(cells[0], todo, responses, device, say)
@@ -74,9 +78,19 @@ def _group(
     device: str,
     say: Callable[[str], None],
 ) -> int:
-    from kvbench import run
+    from kvbench import revisions, run
     from kvbench.analysis.scoring import benchmark_config
 
+    model, data = head.config["model"], head.config["benchmark"]
+    now = {"data": revisions.data(data.get("data") or ""), "weights": None}
+    if model["adapter"] == "embedded":
+        now["weights"] = revisions.weights(model["weights"])
+    for name, config in (("weights", model), ("data", data)):
+        if now[name] is not None and now[name] != config["revision"]:
+            raise UserError(
+                f"{head.model} / {head.benchmark} was answered with other {name} ({config['revision']}) than "
+                f"there are now ({now[name]}): run into another store=DIR."
+            )
     benchmark = run.load_benchmark(benchmark_config(head))
     samples = {sample.index: sample for sample in benchmark.samples(min(max(todo) + 1, benchmark.size()))}
     pictures = {index: samples[index].images() for index in todo if index in samples}

@@ -179,7 +179,7 @@ def _generate_missing(
         return 0, [sample.index for sample in samples]
     offload, trace = job.config["offload"], job.config["trace"]
     engine = {"max_branch_bytes": job.config["max_branch_bytes"], "say": say}
-    methods = {cell.digest: build_method(cell.config["method"], cell.budget, offload) for cell in job.cells}
+    methods = {cell.digest: build_method(job.specs[cell.digest], cell.budget, offload) for cell in job.cells}
     adapter = load_model(job.config["model"])
     for method in methods.values():
         _check_head_scores(method, adapter)
@@ -258,8 +258,8 @@ def _keep_traces(cells: list[store.Cell], index: int, answers: list[Any], respon
         known = responses.answers[cell.digest].get(index)
         if known is not None and known["tokens"] != [int(token) for token in answer.tokens]:
             raise UserError(
-                f"{cell.method} on {cell.benchmark} answers sample {index} otherwise than when it was stored, "
-                "so a trace would not describe the stored answer: trace into another store=DIR."
+                f"{cell.method} on {cell.benchmark} no longer gives the stored answer to sample {index}, "
+                "which a trace would then not describe: trace into another store=DIR."
             )
         store.write_trace(cell, index, answer.trace)
 

@@ -38,21 +38,24 @@ class Tracker:
 
     def finish(self, outcome: Any) -> None:
         """``outcome``: of ``kvbench.run.run_job``; None after an error."""
-        if self.run is None:
+        run, self.run = self.run, None
+        if run is None:
             return
-        if outcome is not None:
-            self._try(lambda: self._log(outcome))
-        self._try(lambda: self.run.finish(exit_code=0 if outcome is not None and not outcome.missing else 1))
-        self.run = None
+        logged = outcome is None or self._try(lambda: self._log(run, outcome))
+        whole = logged and outcome is not None and not outcome.missing
+        self._try(lambda: run.finish(exit_code=0 if whole else 1), quiet=not logged)
 
-    def _try(self, step: Callable[[], None]) -> None:
+    def _try(self, step: Callable[[], None], quiet: bool = False) -> bool:
+        """Whether the step was done; why not is said once."""
         try:
             step()
+            return True
         except Exception as error:  # whatever it is: tracking must not cost a run
-            self.say(
-                f"tracking=wandb is off for the rest of {self.job.title}: {type(error).__name__}: {error}"
-            )
+            if not quiet:
+                why = f"{type(error).__name__}: {error}"
+                self.say(f"tracking=wandb is off for the rest of {self.job.title}: {why}")
             self.run = None
+            return False
 
     def _start(self) -> None:
         import wandb
@@ -83,7 +86,7 @@ class Tracker:
             ),
         )
 
-    def _log(self, outcome: Any) -> None:
+    def _log(self, run: Any, outcome: Any) -> None:
         import wandb
 
         rows = results(self.job, self.say)
@@ -99,14 +102,14 @@ class Tracker:
             columns = list(rows[0])
             logged["results"] = wandb.Table(columns, [[row[key] for key in columns] for row in rows])
         logged["samples"] = self._samples(wandb)
-        self.run.log(logged)
-        artifact = wandb.Artifact(f"answers-{self.run.id}", type="answers")
+        run.log(logged)
+        artifact = wandb.Artifact(f"answers-{run.id}", type="answers")
         for path in (
             self.job.journal,
             *(self.job.folder / "cells" / f"{c.digest}.json" for c in self.job.cells),
         ):
             artifact.add_file(str(path), name=path.relative_to(self.job.folder).as_posix())
-        self.run.log_artifact(artifact)
+        run.log_artifact(artifact)
 
     def _samples(self, wandb: Any) -> Any:
         """Question, picture and every cell's answer of the first samples."""
@@ -154,12 +157,12 @@ def _cells(job: Job) -> dict[str, Any]:
 
 def results(job: Job, say: Callable[[str], None]) -> list[dict[str, Any]]:
     """Tidy rows of the job's cells with the interval of each value; cells that are not complete have none."""
-    from kvbench import analysis
     from kvbench.analysis.figures.budget import band
     from kvbench.analysis.results import entries, rows
+    from kvbench.analysis.scoring import score_store
 
     root = Path(job.config["store"])
-    for warning in analysis.score_store(root):
+    for warning in score_store(root, job.folder):
         say(warning)
     mine = {cell.digest for cell in job.cells}
     found = entries(root)

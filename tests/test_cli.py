@@ -86,7 +86,7 @@ def test_list_names_everything(capsys):
     (["run", "nope=1"], "unknown key 'nope'"),
     (["run", "limit=0"], "limit must be a whole number of at least 1"),
     (["run", "budget=0"], "budget must be a whole number of at least 1"),
-    (["run", "budget=8"], "must be larger than the window of 32"),
+    (["run", "budget=8"], "must be larger than the window of 16"),
     (["run", "method=snapkv,fullkv"], "add -m"),
 ])  # fmt: skip
 def test_mistakes_are_one_sentence(capsys, arguments, words):

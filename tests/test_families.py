@@ -308,8 +308,7 @@ def test_tiles_of_the_embedded_model_are_those_its_pages_name():
     reads = object.__new__(EmbeddedAdapter)  # where a box lies needs no weights
     page = make(KINDS[0], "calibrate-0-0", test=False, dense=False)
     (reading,) = page_readings(reads, 1)
-    found = dict(reading.boxes)
-    assert page.fields and all(found[f.value] == sorted(f.value_tiles) for f in page.fields)
+    assert page.fields and all((f.value, sorted(f.value_tiles)) in reading.boxes for f in page.fields)
 
 
 def test_files_count_by_content(tmp_path):
@@ -320,7 +319,9 @@ def test_files_count_by_content(tmp_path):
 
     def digest(path):
         capacity = {"name": "sparsemm", "scores": str(path)}
-        return config.digest({"model": {"head_scores": str(path)}, "method": {"capacity": capacity}})
+        cell = config.identity({"head_scores": str(path)}, {}, {"capacity": capacity}, 64, 0, "default")
+        assert str(path) not in str(cell), "where a file lies is not stored"
+        return config.digest(cell)
 
     assert digest(first) == digest(same) != digest(other)
     with pytest.raises(UserError, match="cannot read .*none.json.*model.head_scores"):

@@ -11,6 +11,7 @@ import random
 import resource
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -52,9 +53,10 @@ class Runs:
         try:
             os.chdir(self.folder)
             os.environ.update({"FAKE_LOG": str(self.folder / "log"), **environment})
-            with open("errors", "a") as file:
-                os.dup2(file.fileno(), 1)
-                os.dup2(file.fileno(), 2)
+            file = open("errors", "a", buffering=1)  # noqa: SIM115 - until the process ends
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+            sys.stdout = sys.stderr = file  # pytest's own do not write to these descriptors
             fakes.install()
             if before is not None:
                 before()

@@ -227,7 +227,7 @@ def test_a_big_grid_is_planned_fast():
     (["budget=many"], "budget must be a whole number of at least 1, not 'many'"),
     (["budget=true"], "budget must be a whole number"),
     (["budget=16"], "budget 16 must be larger than the window of 32"),
-    (["budget=64,32", "method.window=32"], "budget 32 of method snapkv must be larger"),
+    (["budget=64,32", "method.window=32"], "budget 32 must be larger than the window of 32"),
     (["method.window=0"], "method.window must be a whole number of at least 1"),
     (["limit=0"], "limit must be a whole number of at least 1, not 0"),
     (["limit=-1"], "limit must be"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -78,6 +79,33 @@ def test_a_run_answers_everything_and_a_second_call_touches_no_model(kvbench, lo
     assert len(log()) == lines, "neither model nor benchmark is loaded again"
     assert final(tmp_path / "s") == before
     assert "30 answers, 0 new" in capsys.readouterr().out
+
+
+def test_files_are_stored_by_what_they_hold(kvbench, tmp_path, monkeypatch, capsys):
+    from kvbench import run
+
+    built = []
+    build = run.build_method
+    monkeypatch.setattr(run, "build_method", lambda spec, *rest: built.append(spec) or build(spec, *rest))
+    one, moved = tmp_path / "one.json", tmp_path / "moved.json"
+    one.write_text("first")
+    moved.write_text("first")
+    words = ["run", "method=sparsemm", "budget=64", f"store={tmp_path}/s"]
+    assert kvbench(*words, f"method.capacity.scores={one}") == 0
+    (cell,) = store.cells(tmp_path / "s")
+    held = cell.config["method"]["capacity"]["scores"]
+    assert held == f"sha256:{hashlib.sha256(b'first').hexdigest()}"
+    assert built[0]["capacity"]["scores"] == str(one), "the method itself reads the file"
+    assert kvbench(*words, f"method.capacity.scores={moved}") == 0
+    assert store.cells(tmp_path / "s") == [cell], "the same file elsewhere is the same cell"
+    # A model that reads a file is another version of it when the file changes, not when it moves.
+    words = ["run", "method=fullkv", f"store={tmp_path}/m"]
+    assert kvbench(*words, f"+model.head_scores={one}") == 0
+    assert kvbench(*words, f"+model.head_scores={moved}", "limit=2") == 0
+    one.write_text("second")
+    capsys.readouterr()
+    assert kvbench(*words, f"+model.head_scores={one}") == 2
+    assert "2 versions of model" in capsys.readouterr().err
 
 
 def test_a_raised_limit_and_a_new_method_do_only_what_is_new(kvbench, log, tmp_path):

@@ -16,6 +16,7 @@ from kvbench.analysis.results import Entry, entries
 from kvbench.analysis.scoring import benchmark_config, name_of
 from kvbench.errors import UserError
 from kvbench.store import canonical, load_folder
+from kvbench.store import provenance as circumstances_of
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class Pair:
 
     @property
     def flip_rate(self) -> float:
-        """Share of the common samples whose score changed; NaN without one."""
-        return (self.lost + self.won) / self.common if self.common else math.nan
+        """Share of the samples scored in both whose score changed; NaN without one."""
+        return (self.lost + self.won) / self.gap.n if self.gap else math.nan
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def compare(first: Path, second: Path) -> Comparison:
         [name_of(entry.cell) for key, entry in theirs.items() if key not in ours],
     )
     circumstances = dict.fromkeys(
-        line for key in shared for line in _changes(_runs(ours[key]), _runs(theirs[key]))
+        line for key in shared for line in _changes(_circumstances(ours[key]), _circumstances(theirs[key]))
     )
     return Comparison([_pair(ours[key], theirs[key]) for key in shared], only, list(circumstances))
 
@@ -87,10 +88,7 @@ def _pair(ours: Entry, theirs: Entry) -> Pair:
     values = [(entry.scores.per_sample.get(metric, {}) if entry.scores else {}) for entry in (ours, theirs)]
     usable = [index for index in common if all(math.isfinite(given.get(index, math.nan)) for given in values)]
     before, after = ({index: given[index] for index in usable} for given in values)
-    clusters = {i: ours.scores.clusters[i] for i in usable if i in ours.scores.clusters} if usable else {}
-    gap = None
-    if usable:
-        gap = difference(after, before, clusters=clusters if len(clusters) == len(usable) else None)
+    gap = difference(after, before, clusters=ours.scores.clusters) if usable and ours.scores else None
     return Pair(
         first=ours,
         second=theirs,
@@ -110,10 +108,15 @@ def _texts(entry: Entry) -> dict[int, str]:
     return {index: record["text"] for index, record in answers.items()}
 
 
-def _runs(entry: Entry) -> dict[str, Any]:
-    """The last circumstances of a cell, without the command, which names the store."""
-    runs = list(load_folder(entry.cell.folder).runs.get(entry.cell.digest, {}).values())
-    return {key: value for key, value in runs[-1].items() if key != "command"} if runs else {}
+def _circumstances(entry: Entry) -> dict[str, Any]:
+    """What could have changed a cell's answers (versions, device, ...); all values where it was resumed."""
+    found: dict[str, list[str]] = {}
+    for facts in circumstances_of(entry.cell.folder, entry.cell.digest):
+        for key, value in _flat(facts).items():
+            values = found.setdefault(key, [])
+            if str(value) not in values:
+                values.append(str(value))
+    return {key: " and ".join(sorted(values)) for key, values in found.items()}
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kvbench.analysis import policies
 from kvbench.analysis.drift import GROUP, ONE_SHOT
 from kvbench.analysis.policies import of, scored
+from kvbench.errors import UserError
 
 if TYPE_CHECKING:
     import pandas
@@ -69,6 +70,11 @@ def decisions(
     development split itself), void (the splits overlap) or empty with the reason in ``note``.
     """
     rows = []
+    if given:
+        asked = given.development | (given.test or frozenset())
+        unknown = sorted(asked - set(frame["sample"].dropna()))
+        if unknown:
+            raise UserError(f"the splits name samples that are not in the store: {', '.join(unknown[:5])}.")
     for group in policies.groups(frame):
         splits = given or splits_of(group, share, seed)
         if splits.test is None:
@@ -115,13 +121,12 @@ def decide(
         return {**row, "verdict": "void", "note": f"the splits share {shared}"}
     if reference is None:
         return {**row, "note": f"no cell with refresh={ONE_SHOT} to compare with"}
-    means = {
-        label: scored(of(development, label))["value"] for label in dict.fromkeys([*candidates, reference])
-    }
+    rows = {label: scored(of(development, label)) for label in dict.fromkeys([*candidates, reference])}
+    means = {label: known["value"] for label, known in rows.items()}
     if any(values.empty for values in means.values()):
         bare = next(label for label, values in means.items() if values.empty)
         return {**row, "note": f"{bare} has no scored sample in the development split"}
-    if len({len(values) for values in means.values()}) > 1:
+    if len({frozenset(known["sample"]) for known in rows.values()}) > 1:
         return {**row, "note": "the policies are not scored on the same development samples"}
     best = max(means, key=lambda label: (means[label].mean(), label == reference))
     row["chosen"] = best

@@ -24,18 +24,25 @@ POWER = 0.8
 ALPHA = 0.05
 
 
-def power_of(difference: float, sd: float, n: float, alpha: float = ALPHA) -> float:
-    """Chance that a two-sided paired t test at level ``alpha`` finds ``difference``."""
+def power_of(difference: float, sd: float, n: float, alpha: float = ALPHA, df: float | None = None) -> float:
+    """Chance that a two-sided paired t test at level ``alpha`` finds ``difference``; ``df``: n - 1."""
     from scipy.stats import nct, t
 
-    limit = t.ppf(1 - alpha / 2, n - 1)
+    df = n - 1 if df is None else df
+    limit = t.ppf(1 - alpha / 2, df)
     shift = difference * math.sqrt(n) / sd
-    return float(nct.sf(limit, n - 1, shift) + nct.cdf(-limit, n - 1, shift))
+    with np.errstate(all="ignore"):
+        tails = np.array([nct.sf(limit, df, shift), nct.cdf(-limit, df, shift)])
+    # Far out scipy gives NaN: the near tail is 1 there, the far one 0.
+    return float(np.where(np.isnan(tails), [1.0, 0.0], tails).sum())
 
 
-def detectable(sd: float, n: float, power: float = POWER, alpha: float = ALPHA) -> float:
+def detectable(
+    sd: float, n: float, power: float = POWER, alpha: float = ALPHA, df: float | None = None
+) -> float:
     """Smallest difference found with chance ``power``, in the unit of ``sd``; 0 for sd 0.
 
+    ``df``: degrees of freedom, n - 1 unless the samples come in clusters, then clusters - 1.
     Raises UserError for fewer than 2 samples, a negative sd, or a power or level outside (0, 1).
     """
     from scipy.optimize import brentq
@@ -51,9 +58,9 @@ def detectable(sd: float, n: float, power: float = POWER, alpha: float = ALPHA) 
         return 0.0
     unit = (norm.ppf(1 - alpha / 2) + norm.ppf(power)) / math.sqrt(n)
     high = unit
-    while power_of(high, 1, n, alpha) < power:
+    while power_of(high, 1, n, alpha, df) < power:
         high *= 2
-    return sd * float(brentq(lambda effect: power_of(effect, 1, n, alpha) - power, 0, high, xtol=1e-10))
+    return sd * float(brentq(lambda effect: power_of(effect, 1, n, alpha, df) - power, 0, high, xtol=1e-10))
 
 
 def spread(values: np.ndarray, clusters: Sequence[Hashable] | None = None) -> tuple[float, int]:
@@ -77,8 +84,8 @@ def of_store(
     """What a store's own paired differences allow, one row per scored cell with a base and headline metric.
 
     Columns: model, benchmark, method, budget, base, metric, n, clusters, sd, and the detectable difference
-    with the present samples (``now``) and with each of ``counts`` (``n=COUNT``). A small store knows its sd
-    roughly.
+    with the present samples (``now``) and with each of ``counts`` (``n=COUNT``); NaN where these are fewer
+    than 2 clusters. A small store knows its sd roughly.
     """
     import pandas
 
@@ -101,7 +108,9 @@ def of_store(
         row = {name: getattr(entry.cell, name) for name in ("model", "benchmark", "method", "budget")}
         row |= {"base": base.label, "metric": metric, "n": len(gaps), "clusters": clusters, "sd": sd}
         for name, n in (("now", len(gaps)), *((f"n={n}", n) for n in counts)):
-            row[name] = detectable(sd, n, power, alpha) if math.isfinite(sd) else math.nan
+            df = clusters * n / len(gaps) - 1  # more samples bring more clusters of the same size
+            usable = math.isfinite(sd) and df >= 1
+            row[name] = detectable(sd, n, power, alpha, df) if usable else math.nan
         rows.append(row)
     columns = ["model", "benchmark", "method", "budget", "base", "metric", "n", "clusters", "sd", "now"]
     return pandas.DataFrame(rows, columns=[*columns, *(f"n={n}" for n in counts)])

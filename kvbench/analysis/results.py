@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kvbench.analysis.bootstrap import Difference, differences
+from kvbench.analysis.significance import binary, holm, mcnemar
 from kvbench.benchmarks.base import Scores
 from kvbench.errors import UserError
 from kvbench.store import Cell, cells
@@ -18,7 +19,8 @@ from kvbench.store import Cell, cells
 COLUMNS = [
     *("model", "benchmark", "method", "setting", "budget", "window", "seed", "prompt"),
     *("metric", "value", "n", "clusters"),
-    *("base", "base_window", "delta", "ci_low", "ci_high", "kept_mean", "kept_min", "kept_max", "digest"),
+    *("base", "base_window", "delta", "ci_low", "ci_high", "p", "p_holm"),
+    *("kept_mean", "kept_min", "kept_max", "digest"),
 ]
 
 
@@ -158,7 +160,11 @@ def compare_all(
 
 
 def rows(all_entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """One row per scored cell and metric; ``base`` names what the difference is from, see ``base_of``."""
+    """One row per scored cell and metric; ``base`` names what the difference is from, see ``base_of``.
+
+    ``p`` is McNemar's, of scores that are 0 or 1; ``p_holm`` adjusts it for every comparison of the same
+    metric and model in the store, the family that the rows declare.
+    """
     bases = {entry.cell.digest: base_of(entry, all_entries) for entry in all_entries}
     gaps = _gaps(all_entries, bases)
     result = []
@@ -189,13 +195,30 @@ def rows(all_entries: Sequence[Entry]) -> list[dict[str, Any]]:
                     "delta": gap.delta if gap else None,
                     "ci_low": gap.low if gap else None,
                     "ci_high": gap.high if gap else None,
+                    "p": _p(entry, base, metric),
+                    "p_holm": None,
                     "kept_mean": entry.kept["mean"],
                     "kept_min": entry.kept["min"],
                     "kept_max": entry.kept["max"],
                     "digest": cell.digest,
                 }
             )
+    families: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
+    for place, row in enumerate(result):
+        if row["p"] is not None:
+            families[row["model"], row["metric"]][place] = row["p"]
+    for family in families.values():
+        for place, p in holm(family).items():
+            result[place]["p_holm"] = p
     return result
+
+
+def _p(entry: Entry, base: Entry | None, metric: str) -> float | None:
+    """McNemar's p where both cells' scores are 0 or 1."""
+    if base is None or entry.scores is None or base.scores is None:
+        return None
+    values = [one.scores.per_sample[metric] for one in (entry, base)]
+    return mcnemar(*values) if all(map(binary, values)) else None
 
 
 def _gaps(all_entries: Sequence[Entry], bases: dict[str, Entry | None]) -> dict[tuple[str, str], Difference]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -45,12 +44,12 @@ def groups(found: Iterable[Cell]) -> dict[tuple[Any, ...], list[Cell]]:
     return result
 
 
-def score_store(store: Path) -> list[str]:
-    """Score every complete cell; returns warnings.
+def score_store(store: Path, folder: Path | None = None) -> list[str]:
+    """Score every complete cell, or those of one (model, benchmark) ``folder``; returns warnings.
 
     Raises UserError when the store is empty or cannot be written.
     """
-    found = cells(store)
+    found = [cell for cell in cells(store) if folder is None or cell.folder == folder]
     if not found:
         raise UserError(
             f"there is nothing to score in {store}: name a store that `kvbench run` wrote, store=DIR."
@@ -213,8 +212,3 @@ def name_of(cell: Cell) -> str:
 
 def _pretty(document: Any) -> str:
     return json.dumps(document, sort_keys=True, indent=1, allow_nan=False) + "\n"
-
-
-def finite(value: float | None) -> bool:
-    """Whether there is a number to show."""
-    return value is not None and math.isfinite(value)

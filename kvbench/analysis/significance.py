@@ -14,6 +14,11 @@ from kvbench.errors import UserError
 Name = TypeVar("Name")
 
 
+def binary(scores: Values) -> bool:
+    """Whether every score is 0 or 1."""
+    return {float(value) for value in dict(scores).values()} <= {0.0, 1.0}
+
+
 def mcnemar(first: Values, second: Values, names: tuple[str, str] = ("first", "second")) -> float:
     """Two-sided exact p that two paired cells are right equally often (McNemar 1947, binomial form).
 
@@ -24,8 +29,7 @@ def mcnemar(first: Values, second: Values, names: tuple[str, str] = ("first", "s
     from scipy.stats import binomtest
 
     gaps = np.array(list(paired(first, second, names).values()))
-    scores = {float(value) for values in (first, second) for value in dict(values).values()}
-    if not scores <= {0.0, 1.0}:
+    if not (binary(first) and binary(second)):
         raise UserError(f"McNemar's test needs scores of 0 and 1, and {' or '.join(names)} has others.")
     wins, losses = int((gaps > 0).sum()), int((gaps < 0).sum())
     return float(binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0

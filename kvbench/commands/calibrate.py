@@ -5,15 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 from kvbench.commands import DONE
-from kvbench.commands.parsing import sweep_parser
+from kvbench.commands.parsing import Parser
 from kvbench.errors import UserError
 
 
 def main(arguments: list[str]) -> int:
     from kvbench.config import suggest
 
-    parser = sweep_parser(
-        "calibrate", "Compute what a method needs to know about a model: `calibrate heads`."
+    parser = Parser(
+        prog="kvbench calibrate",
+        description="Compute what a method needs to know about a model. `calibrate heads model=NAME` finds"
+        " the visual heads that sparsemm gives most of its budget.",
+    )
+    parser.add_argument(
+        "overrides", nargs="*", metavar="heads KEY=VALUE", help="heads, then the model and its keys"
     )
     parser.add_argument("--pictures", type=int, default=12, help="pictures to read out (default: 12)")
     parser.add_argument(

@@ -6,7 +6,6 @@ import csv
 import sys
 from pathlib import Path
 
-from kvbench.commands import DONE
 from kvbench.commands.parsing import Parser
 from kvbench.commands.score import scored
 from kvbench.errors import UserError
@@ -28,13 +27,12 @@ def main(arguments: list[str]) -> int:
             raise UserError(f"there is no store at {store}: name two folders that `kvbench run` wrote.")
     from kvbench.analysis import compare
 
-    for store in stores:
-        scored(store)
+    code = max(scored(store) for store in stores)
     rows, notes = compare.table(compare.compare(*stores))
     if options.format == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerows([compare.COLUMNS, *rows])
-        return DONE
+        return code
     widths = [max(map(len, column)) for column in zip(compare.COLUMNS, *rows, strict=True)]
     for row in [compare.COLUMNS, *rows]:
         cells = [
@@ -45,4 +43,4 @@ def main(arguments: list[str]) -> int:
     print("difference: second - first, 95 % paired bootstrap; lost and won: samples whose score fell or rose")
     for note in notes:
         print(note)
-    return DONE
+    return code

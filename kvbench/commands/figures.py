@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kvbench.commands import DONE
 from kvbench.commands.parsing import store_parser, store_settings
 from kvbench.commands.score import scored
 
@@ -26,8 +25,8 @@ def main(arguments: list[str]) -> int:
     options = parser.known(arguments)
     settings = store_settings(options.settings, {"store": "runs/default"})
     store = Path(settings["store"])
-    scored(store)
+    code = scored(store)
     out = options.out or store / "figures"
     paths = figures.write(store, out, [name for name in options.formats.split(",") if name])
     print(f"{len(paths)} files of {len({path.stem for path in paths})} figures lie in {out}")
-    return DONE
+    return code

@@ -22,7 +22,8 @@ OVERRIDES = """overrides are Hydra's KEY=VALUE; with -m a value may be a list A,
   one job each: model, benchmark, prompt, seed, shard
   cells that share a job's prefill: method, budget, method.window, method.score.OPTION, method.capacity.OPTION
     and refresh, refresh.OPTION, refresh.POLICY.OPTION (of that policy alone)
-  for all: limit, store, shards, retries, fail_fast, launcher, sync, trace, offload, max_branch_bytes
+  for all: limit, store, shards, retries, fail_fast, launcher, sync, trace, offload, max_branch_bytes,
+    exclude, tracking
 A method is fullkv, CAPACITY or CAPACITY+SCORE; `kvbench list methods` names them and their options."""
 
 
@@ -36,8 +37,8 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; see `{self.prog} --help`.")
 
     def known(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Parse; an option that does not exist is a UserError with the nearest one."""
-        namespace, unknown = self.parse_known_args(list(arguments))
+        """Parse, options anywhere among the words; an unknown one is a UserError with the nearest."""
+        namespace, unknown = self.parse_known_intermixed_args(list(arguments))
         if unknown:
             from kvbench.config import suggest
 
@@ -58,14 +59,6 @@ def sweep_parser(name: str, description: str) -> Parser:
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="what to run")
     return parser
-
-
-def interleaved(parser: Parser, arguments: list[str]) -> argparse.Namespace:
-    """Options may stand anywhere between overrides; ``~key`` and ``+key=`` are overrides, not options."""
-    flags = [argument for argument in arguments if argument.startswith("-")]
-    namespace = parser.known(flags)
-    namespace.overrides = [argument for argument in arguments if not argument.startswith("-")]
-    return namespace
 
 
 def store_parser(name: str, description: str) -> Parser:

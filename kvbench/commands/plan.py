@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvbench.commands import DONE
-from kvbench.commands.parsing import interleaved, sweep_parser
+from kvbench.commands.parsing import sweep_parser
 
 
 def main(arguments: list[str]) -> int:
@@ -11,7 +11,7 @@ def main(arguments: list[str]) -> int:
         "plan", "Show the jobs, cells and samples of `kvbench run` with the same overrides."
     )
     parser.add_argument("--cells", action="store_true", help="list every cell with its digest")
-    options = interleaved(parser, arguments)
+    options = parser.known(arguments)
     from kvbench import overview
 
     overview.print_plan(options.overrides, options.multirun, options.cells)

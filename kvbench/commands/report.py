@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kvbench.commands import DONE
 from kvbench.commands.parsing import Parser
+from kvbench.commands.score import exit_code, warned
 from kvbench.errors import UserError
 
 
 def main(arguments: list[str]) -> int:
-    from kvbench import analysis, report
+    from kvbench import report
 
     usual = report.Options()
     parser = Parser(
@@ -23,7 +23,7 @@ def main(arguments: list[str]) -> int:
         "--images", type=int, default=usual.images, help=f"pictures a benchmark (default: {usual.images})"
     )
     parser.add_argument(
-        "--pixels", type=int, default=usual.pixels, help=f"longer side of a picture ({usual.pixels})"
+        "--pixels", type=int, default=usual.pixels, help=f"longer side of a picture (default: {usual.pixels})"
     )
     parser.add_argument(
         "--samples", type=int, default=usual.samples, help=f"samples a benchmark (default: {usual.samples})"
@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
     for store in stores:
         if not store.is_dir():
             raise UserError(f"there is no store at {store}: name one with store=DIR, or `kvbench run` first.")
-    warnings = [warning for store in stores for warning in analysis.score_store(store)]
+    warnings = [warning for store in stores for warning in warned(store)]
     out = options.out or stores[0] / "report.html"
     chosen = report.Options(options.images, options.pixels, options.samples)
     changed = report.write(stores, out, chosen, warnings)
@@ -51,4 +51,4 @@ def main(arguments: list[str]) -> int:
                 figures.write(store, store / "figures")
             print(f"figures: {store / 'figures'}")
     print(f"report: {out}" + ("" if changed else " (nothing changed)"))
-    return DONE
+    return exit_code(warnings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvbench.commands import INCOMPLETE
-from kvbench.commands.parsing import interleaved, sweep_parser
+from kvbench.commands.parsing import sweep_parser
 
 
 def main(arguments: list[str]) -> int:
@@ -14,7 +14,7 @@ def main(arguments: list[str]) -> int:
         "--clean", action="store_true", help="first delete what the store holds of these cells; asks"
     )
     parser.add_argument("--yes", action="store_true", help="do not ask")
-    options = interleaved(parser, arguments)
+    options = parser.known(arguments)
     from kvbench import launch
 
     if options.clean and not launch.clean(options.overrides, options.multirun, options.yes):

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from kvbench.commands import DONE, INCOMPLETE
 from kvbench.commands.parsing import store_parser, store_settings
 
 
-def scored(store: Path) -> int:
-    """Score and warn; the exit code says whether anything is incomplete or could not be scored."""
+def warned(store: Path) -> list[str]:
+    """Score; the warnings, which are printed too."""
     from kvbench import analysis
 
     warnings = analysis.score_store(store)
     for warning in warnings:
         print(f"kvbench: {warning}", file=sys.stderr)
+    return warnings
+
+
+def exit_code(warnings: Iterable[str]) -> int:
+    """Whether anything is incomplete or could not be scored."""
+    from kvbench import analysis
+
     return INCOMPLETE if any(isinstance(warning, analysis.Missing) for warning in warnings) else DONE
+
+
+def scored(store: Path) -> int:
+    """Score and warn; returns the exit code."""
+    return exit_code(warned(store))
 
 
 def main(arguments: list[str]) -> int:

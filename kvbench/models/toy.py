@@ -64,12 +64,17 @@ def choose(sizes: dict[str, Any], size: str | None, name: str) -> Any:
 
 
 def randomly(model_class: Any, config: Any, cfg: dict[str, Any], device: Any, dtype: Any) -> Any:
-    """The model of a config with seeded random weights, built where it will run."""
+    """The model of a config with seeded random weights.
+
+    A toy is drawn on the CPU, so that its answers are those of every device; larger ones, which are there
+    to be timed, where they will run, as billions of weights take the CPU minutes.
+    """
     import torch
 
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), torch.device(device):
+    place = torch.device("cpu") if (cfg.get("size") or "toy") == "toy" else device
+    devices = [place] if place.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), place:
         torch.manual_seed(cfg.get("seed") or 0)
-        model = model_class.from_config(config, dtype=dtype)
+        model = model_class.from_config(config, dtype=dtype).to(device)
     model.generation_config.eos_token_id = config.get_text_config(decoder=True).eos_token_id
     return model

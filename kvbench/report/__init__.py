@@ -13,6 +13,7 @@ from pathlib import Path
 
 from kvbench import store as storage
 from kvbench.errors import UserError
+from kvbench.paths import conf_dir
 
 PAGE = Path(__file__).parent / "page"
 
@@ -54,8 +55,10 @@ def inputs_key(stores: Sequence[Path], options: Options, warnings: Sequence[str]
                 total.update(f"{path.relative_to(store)} {path.stat().st_size}\n".encode())
                 if path.suffix != ".parquet":
                     total.update(path.read_bytes())
-    for path in sorted(Path(__file__).parent.rglob("*.*")):
-        if path.suffix in (".py", ".html", ".css", ".js"):
+    here = Path(__file__).parent
+    makers = [*here.rglob("*.*"), *(here.parent / "analysis").rglob("*.py")]
+    for path in sorted([*makers, *conf_dir().glob("benchmark/*.yaml")]):
+        if path.suffix in (".py", ".html", ".css", ".js", ".yaml"):
             total.update(path.read_bytes())
     return total.hexdigest()[:32]
 

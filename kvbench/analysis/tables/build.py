@@ -12,6 +12,7 @@ from kvbench.analysis.results import Entry, base_of, compare_all
 from kvbench.analysis.scoring import benchmark_config
 from kvbench.analysis.tables.footer import footer
 from kvbench.analysis.tables.shape import Column, Table, Value, family, is_full
+from kvbench.errors import UserError
 
 # The papers' order; other benchmarks follow by name.
 _ORDER = (
@@ -86,11 +87,12 @@ def _value(mine: Sequence[Entry], label: str, column: Column) -> Value:
 
 
 def _compare(values: Sequence[Value], metric: str) -> None:
-    """Fill in each value's difference from its base; the footer names what is wrong with broken scores."""
+    """Fill in each value's difference from its base; the footer says why one has none."""
     known = [value for value in values if value.entry is not None and value.value is not None]
     gaps = compare_all([(value.entry, value.base) for value in known], metric)
     for value, gap in zip(known, gaps, strict=True):
         value.gap = gap if isinstance(gap, Difference) else None
+        value.trouble = str(gap) if isinstance(gap, UserError) else ""
 
 
 def _mark_best(values: Sequence[Value], metric: str) -> None:

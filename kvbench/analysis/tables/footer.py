@@ -29,6 +29,7 @@ def footer(result: Table, mine: Sequence[Entry], configs: dict[str, dict], store
             )
     lines += _realised(mine)
     lines += _other_windows(result)
+    lines += dict.fromkeys(v.trouble for row in result.grid.values() for v in row.values() if v.trouble)
     lines += _warnings(mine)
     holes = commands(result, mine, store)
     if holes:

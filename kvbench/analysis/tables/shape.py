@@ -54,6 +54,7 @@ class Value:
     gap: Difference | None = None
     base: Entry | None = None  # what the gap is from
     best: bool = False
+    trouble: str = ""  # why there is no gap although there is a base
 
 
 @dataclass
