@@ -160,6 +160,21 @@ class TestPower:
         sets = np.random.default_rng(0).normal(effect, 2.0, (4000, 25))
         assert (stats.ttest_1samp(sets, 0, axis=1).pvalue < 0.05).mean() == pytest.approx(0.8, abs=0.025)
 
+    def test_far_tails_end_in_a_number(self):
+        for n, alpha, wanted in ((2, 0.05, 0.8), (5, 0.001, 0.99)):
+            effect = power.detectable(1, n, wanted, alpha)
+            assert power.power_of(effect, 1, n, alpha) == pytest.approx(wanted, abs=1e-6)
+
+    def test_clusters_are_the_degrees_of_freedom(self, tmp_path):
+        pages = [f"p{i // 5}" for i in range(40)]
+        put(tmp_path, "snapkv", [0.0] * 40, pages)
+        put(tmp_path, "snapkv+bacon", [float(i % 3) for i in range(40)], pages)
+        (row,) = power.of_store(tmp_path, [80]).to_dict("records")
+        assert row["clusters"] == 8
+        assert row["now"] == pytest.approx(power.detectable(row["sd"], 40, df=7))
+        assert row["n=80"] == pytest.approx(power.detectable(row["sd"], 80, df=15))
+        assert row["now"] > power.detectable(row["sd"], 40)
+
     def test_spread(self):
         values = np.random.default_rng(0).normal(0, 1, 50)
         assert power.spread(values) == (pytest.approx(values.std(ddof=1)), 50)
@@ -200,3 +215,15 @@ def test_results_use_the_stored_clusters(tmp_path):
     assert (row["n"], row["clusters"]) == (50, 10)
     assert (row["ci_low"], row["ci_high"]) == pytest.approx(interval(gaps, clusters=pages))
     assert row["ci_high"] - row["ci_low"] > 1.5 * np.subtract(*interval(gaps)[::-1])
+
+
+def test_binary_scores_have_exact_tests_and_others_none(tmp_path):
+    put(tmp_path, "snapkv", [0.0] * 10)
+    put(tmp_path, "snapkv+bacon", [1.0] * 8 + [0.0] * 2)
+    put(tmp_path, "snapkv+ecokv", [1.0] * 6 + [0.0] * 4)
+    put(tmp_path, "snapkv+mixkv", [0.5] * 10)
+    found = {row["method"]: row for row in rows(entries(tmp_path))}
+    assert found["snapkv+bacon"]["p"] == pytest.approx(2 / 2**8)
+    assert found["snapkv+bacon"]["p_holm"] == pytest.approx(2 * 2 / 2**8)  # a family of two
+    assert found["snapkv+ecokv"]["p_holm"] == pytest.approx(2 / 2**6)
+    assert found["snapkv+mixkv"]["p"] is None and found["snapkv"]["p"] is None
