@@ -38,6 +38,9 @@ def write_trace(cell: layout.Cell, index: int, trace: Any) -> None:
 
     path = _folder(cell) / f"{index}.parquet"
     try:
+        # A writer that was killed left its answer unwritten too, so the sample comes here again.
+        for torn in path.parent.glob(f"{path.name}.*.tmp"):
+            torn.unlink(missing_ok=True)
         write(path, [(cell.digest, index, trace)])
     except OSError as error:
         raise storage_error(path, error) from error
