@@ -223,10 +223,7 @@ def _generate_missing(
                     failure = {"type": type(error).__name__, "message": str(error)[:2000]}
                     if memory.ran_out(error):
                         memory.give_back()
-                        failure["message"] += (
-                            f" [out of memory with {len(cells)} cells at once: run fewer methods or budgets "
-                            "in one command, or use a larger device]"
-                        )
+                        failure["message"] += " [fewer branches at once did not help: use a larger device]"
                     record([_error(cell, sample, failure, attempt) for cell in cells])
                     say(
                         f"{job.title}, sample {sample.index}, try {attempt + 1}: "

@@ -13,12 +13,6 @@ from kvbench.embedded import draw, language, lessons, load, pages, prompt, sets,
 from kvbench.embedded import vocabulary as V
 from kvbench.errors import UserError
 
-pytestmark = pytest.mark.skipif(
-    not (language.cache_dir() / language.NAME / "model.safetensors").exists(),
-    reason="the language model is not set up: run `make setup`",
-)
-SHIPPED = (load.WEIGHTS / "tower.safetensors").exists()
-
 
 @pytest.fixture(scope="module")
 def words():
@@ -27,8 +21,6 @@ def words():
 
 @pytest.fixture(scope="module")
 def model():
-    if not SHIPPED:
-        pytest.skip("no shipped weights")
     return load.load()
 
 
@@ -189,8 +181,6 @@ def test_sets_have_the_original_schemas():
 
 
 def test_shipped_weights_are_small():
-    if not SHIPPED:
-        pytest.skip("no shipped weights")
     assert sum(file.stat().st_size for file in load.WEIGHTS.rglob("*") if file.is_file()) < 12_000_000
 
 

@@ -67,25 +67,15 @@ class LongBenchmark(Benchmark):
 
 def load_task(cfg: Mapping[str, Any]) -> Any:
     """lm-eval's task object over local data or the hub's. Raises UserError when something is missing."""
-    try:
-        import lm_eval.tasks
-        from lm_eval.api.task import ConfigurableTask
-        from lm_eval.tasks._yaml_loader import load_yaml
-    except ImportError as error:
-        raise UserError(
-            f'benchmark {cfg["name"]} needs lm-eval: pip install "kvbench[longbench]".'
-        ) from error
+    import lm_eval.tasks
+    from lm_eval.api.task import ConfigurableTask
+    from lm_eval.tasks._yaml_loader import load_yaml
+
     name = str(cfg["task"]).removeprefix("longbench_")
     path = Path(lm_eval.tasks.__file__).parent / "longbench" / f"{name}.yaml"
     if not path.is_file():
         raise UserError(f"lm-eval has no task {cfg['task']!r}: correct `task` of benchmark {cfg['name']}.")
-    try:
-        config = {key: value for key, value in load_yaml(path).items() if key != "tag"}
-    except ImportError as error:
-        raise UserError(
-            f"benchmark {cfg['name']} needs jieba, fuzzywuzzy and rouge for its metrics:"
-            " pip install jieba fuzzywuzzy rouge."
-        ) from error
+    config = {key: value for key, value in load_yaml(path).items() if key != "tag"}
     kept = str(cache_dir() / "datasets")
     if cfg.get("data") == "package":
         config["dataset_path"], config["dataset_name"] = "parquet", None

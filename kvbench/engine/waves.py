@@ -1,7 +1,8 @@
 """Waves: branches that do not fit into memory together decode one group after another.
 
-Prefill and selection happened once, and a branch's tokens do not depend on who shares its batch, so waves
-change time and memory, never an answer.
+Prefill and selection happened once, so waves change time and memory. In float32 they change no answer; in
+bfloat16 and float16 sums are rounded as the batch's shape has it, and a near tie may fall otherwise, as
+after any change of the batch (which methods run together, a resumed run).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from kvbench.reference import TIDY, Row, about
 
-FORMATS = ("md", "csv")
+FORMATS = ("markdown", "csv")
 
 
 def to_csv(rows: Sequence[Row]) -> str:
