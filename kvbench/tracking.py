@@ -1,9 +1,9 @@
 """Results to Weights & Biases, beside the store and never in its way.
 
 ``tracking=wandb`` logs every job as one run of the group named after the store: the resolved config, each
-cell's metrics with 95 % intervals, a results table, a few samples with pictures, and the answers as an
-artifact. A job keeps its run id in STORE/MODEL/BENCHMARK/tracking.json, so a resumed job continues its run.
-Whatever wandb raises is said once; from then on the job goes on without it.
+cell's metrics with 95 % intervals, a results table, a few samples with pictures, plots of its traces, and
+the answers as an artifact. A job keeps its run id in STORE/MODEL/BENCHMARK/tracking.json, so a resumed job
+continues its run. Whatever wandb raises is said once; from then on the job goes on without it.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Tracker:
             f"answers/{key}": getattr(outcome, key) for key in ("done", "new", "failed")
         }
         for row in rows:
-            name = "/".join(str(row[key]) for key in ("method", "setting", "budget", "metric") if row[key])
+            name = metric_name(row)
             for part in ("value", "value_low", "value_high", "delta", "ci_low", "ci_high", "kept_mean"):
                 if row[part] is not None and math.isfinite(row[part]):
                     logged[f"{name}/{part}"] = row[part]
@@ -102,6 +102,9 @@ class Tracker:
             columns = list(rows[0])
             logged["results"] = wandb.Table(columns, [[row[key] for key in columns] for row in rows])
         logged["samples"] = self._samples(wandb)
+        if self.job.config["trace"]:
+            for title, picture in trace_figures(self.job):
+                logged[f"traces/{title}"] = wandb.Image(picture)
         run.log(logged)
         artifact = wandb.Artifact(f"answers-{run.id}", type="answers")
         for path in (
@@ -140,6 +143,11 @@ def check(settings: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
+def metric_name(row: dict[str, Any]) -> str:
+    """What a tidy row is logged as: ``snapkv+bacon/64/anls``."""
+    return "/".join(str(row[key]) for key in ("method", "setting", "budget", "metric") if row[key])
+
+
 def run_id(job: Job) -> str:
     """The job's run id: the stored one, or a new one that is stored."""
     path = job.folder / "tracking.json"
@@ -153,6 +161,31 @@ def run_id(job: Job) -> str:
 
 def _cells(job: Job) -> dict[str, Any]:
     return {cell.digest: {"method": cell.config["method"], "budget": cell.budget} for cell in job.cells}
+
+
+def trace_figures(job: Job) -> list[tuple[str, Any]]:
+    """(name, picture) of the figures that the job's traces allow."""
+    import io
+
+    from PIL import Image
+
+    from kvbench.analysis import drift
+    from kvbench.analysis.figures import traces
+    from kvbench.analysis.figures.style import style
+
+    cell, root = job.cells[0], Path(job.config["store"])
+    known = drift.load(root)
+    mine = known.samples[
+        (known.samples["model"] == cell.model) & (known.samples["benchmark"] == cell.benchmark)
+    ]
+    found = []
+    with style():
+        frame = store.load_traces(root, cell.model, cell.benchmark)
+        for title, figure in traces.trace_figures(mine, known.thresholds, frame):
+            drawn = io.BytesIO()
+            figure.savefig(drawn, format="png", dpi=120)
+            found.append((title, Image.open(drawn)))
+    return found
 
 
 def results(job: Job, say: Callable[[str], None]) -> list[dict[str, Any]]:

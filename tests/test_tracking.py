@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import types
+from pathlib import Path
 
 import fakes
 import pytest
@@ -114,3 +115,30 @@ def test_without_tracking_wandb_is_not_touched(tmp_path, monkeypatch, choice):
 def test_bad_input(tmp_path, capsys, words, message):
     assert fakes.kvbench("run", "method=fullkv", "tracking=wandb", f"store={tmp_path}", *words) == 2
     assert message in capsys.readouterr().err
+
+
+def test_traces_are_plotted(tmp_path):
+    words = ["-m", "method=fullkv,snapkv", "refresh=none,rcr", "budget=64", "method.window=32", "trace=true"]
+    assert fakes.kvbench("run", *words, "tracking=wandb", "limit=2", f"store={tmp_path}") == 0
+    (found,) = records(tmp_path)
+    keys = {item.key or "/".join(item.nested_key) for record in found for item in record.history.item}
+    assert any(key.startswith("traces/drift-fake-fake_qa-snapkv") for key in keys)
+    assert any(key.startswith("traces/tau-") for key in keys)
+
+
+def test_the_dashboard_has_a_bar_for_every_logged_value(tmp_path, monkeypatch, capsys):
+    from test_table import grid
+
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "scripts")
+    import wandb_dashboard
+
+    assert wandb_dashboard.main([str(tmp_path), "--entity", "team", "--show"]) == 2
+    assert "kvbench score" in capsys.readouterr().err
+    grid(tmp_path)
+    board = wandb_dashboard.workspace(tmp_path, "team", "kvbench")
+    scores = board.sections[0]
+    assert scores.name == "docqa_mini" and [panel.title for panel in scores.panels] == ["docqa_mini: anls"]
+    bars = {metric.name if hasattr(metric, "name") else metric for metric in scores.panels[0].metrics}
+    assert bars == {"fullkv/anls/value"} | {
+        f"snapkv{score}/{budget}/anls/value" for score in ("", "+bacon") for budget in (64, 128)
+    }

@@ -44,14 +44,20 @@ class EcoKV(WindowScore):
     def __call__(self, view, selected):
         from kvbench.methods.observation import min_max, scaled_to
 
-        distance = view.centroid_distances(self.centroid)
-        euclidean = self._normalised(distance)
-        cosine = (view.cosines + 1) / 2 if self.printed_sign else (1 - view.cosines) / 2
-        diversity = self.alpha * euclidean + (1 - self.alpha) * cosine
-        diversity = scaled_to(min_max(diversity), view.importance)
-        weight = self.beta * self._spread(distance, view) + (1 - self.beta) * view.redundancy
-        weight = weight.clamp(0, 1).unsqueeze(-1)
+        diversity = scaled_to(min_max(self.diversity(view)), view.importance)
+        weight = self.weight(view).unsqueeze(-1)
         return weight * diversity + (1 - weight) * view.importance
+
+    def diversity(self, view):
+        """[L, H, M] Euclidean and cosine diversity of each candidate, before it is scaled (eq. 3)."""
+        euclidean = self._normalised(view.centroid_distances(self.centroid))
+        cosine = (view.cosines + 1) / 2 if self.printed_sign else (1 - view.cosines) / 2
+        return self.alpha * euclidean + (1 - self.alpha) * cosine
+
+    def weight(self, view):
+        """[L, H] redundancy of each head, the weight of its diversity (eq. 6)."""
+        spread = self._spread(view.centroid_distances(self.centroid), view)
+        return (self.beta * spread + (1 - self.beta) * view.redundancy).clamp(0, 1)
 
     def _normalised(self, distance):
         """[L, H, M] distances on [0, 1] (eq. 2; table 4)."""

@@ -1,0 +1,31 @@
+"""The papers' claims, each with our figure, its interval and a verdict. Rendering never needs a model.
+
+>>> print(kvbench.claims.table("runs/claims", "markdown"))
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["FORMATS", "rows", "table"]
+
+FORMATS = ("text", "markdown")
+
+
+def rows(store: Path | str) -> list:
+    """One ``Row`` a claim, in the papers' order; a claim whose data are missing is a row with a hole."""
+    from kvbench.claims import cells, measured, reselection
+    from kvbench.claims.row import evaluate
+
+    stored = cells.Cells(Path(store))
+    found = evaluate(measured.tests(), measured.load(Path(store)))
+    found += evaluate([*cells.bacon(), *cells.ecokv(), *reselection.tests()], stored)
+    order = ("BACON", "ECOKV", "RCR")
+    return sorted(found, key=lambda row: order.index(row.claim.paper))
+
+
+def table(store: Path | str, format: str = "text", width: int = 120) -> str:
+    """The claims of a store as a table in one of FORMATS."""
+    from kvbench.claims.render import render
+
+    return render(rows(store), str(store), format, width)
