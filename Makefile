@@ -10,7 +10,7 @@ PROFILE ?= embedded
 CONSTRAINTS ?= -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup table1 rcr documents bench test lint embedded
+.PHONY: help setup table1 rcr claims documents bench test lint embedded
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,11 @@ rcr: setup  ## re-selection while decoding: long descriptions and short answers,
 	@$(KVBENCH) run experiment=rcr_oracle_vqa profile=$(PROFILE)
 	@$(KVBENCH) table store=runs/rcr
 	@$(KVBENCH) analyze drift store=runs/rcr
+
+CLAIMS := claims claims_terms claims_diversity claims_windows rcr_detailcaps rcr_oracle_vqa
+claims: setup  ## the papers' claims on the embedded model, with verdicts (LIMIT=3: quick; the whole continues it)
+	@for name in $(CLAIMS); do $(KVBENCH) run experiment=$$name store=runs/claims $(LIMIT:%=limit=%) || exit $$?; done
+	@$(KVBENCH) claims store=runs/claims $(LIMIT:%=limit=%)
 
 # A table of the papers: make bacon-table4, make ecokv-table3 (PROFILE=paper: the papers' models and data).
 bacon-% ecokv-%: setup

@@ -31,6 +31,7 @@ COMMANDS = {
     "report": "one HTML page of stores: tables, figures, samples",
     "compare": "the same cells in two stores: differences and flips",
     "retained": "work out which visual tokens are kept, for the report's overlays",
+    "claims": "the papers' claims: our figures and whether they hold",
     "analyze": "what stored traces say of refresh policies: `analyze drift`",
     "power": "how small a difference a number of samples can show",
 }

@@ -1,13 +1,13 @@
 """The papers' claims, each with our figure, its interval and a verdict. Rendering never needs a model.
 
->>> print(kvbench.claims.table("runs/claims", "markdown"))
+>>> print(claims.render(claims.rows("runs/claims"), "runs/claims", "markdown"))
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["FORMATS", "rows", "table"]
+__all__ = ["FORMATS", "render", "rows"]
 
 FORMATS = ("text", "markdown")
 
@@ -24,8 +24,8 @@ def rows(store: Path | str) -> list:
     return sorted(found, key=lambda row: order.index(row.claim.paper))
 
 
-def table(store: Path | str, format: str = "text", width: int = 120) -> str:
-    """The claims of a store as a table in one of FORMATS."""
-    from kvbench.claims.render import render
+def render(found: list, store: Path | str, format: str = "text", width: int = 120) -> str:
+    """Rows as a table in one of FORMATS."""
+    from kvbench.claims import rendering
 
-    return render(rows(store), str(store), format, width)
+    return rendering.render(found, str(store), format, width)

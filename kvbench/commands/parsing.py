@@ -61,9 +61,9 @@ def sweep_parser(name: str, description: str) -> Parser:
     return parser
 
 
-def store_parser(name: str, description: str) -> Parser:
+def store_parser(name: str, description: str, usual: str = "runs/default") -> Parser:
     parser = Parser(prog=f"kvbench {name}", description=description)
-    parser.add_argument("settings", nargs="*", metavar="store=DIR", help="the store (default runs/default)")
+    parser.add_argument("settings", nargs="*", metavar="store=DIR", help=f"the store (default {usual})")
     return parser
 
 

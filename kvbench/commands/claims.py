@@ -1,0 +1,50 @@
+"""``kvbench claims``: the papers' claims, with our figures and verdicts."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+
+from kvbench.commands import DONE, INCOMPLETE
+from kvbench.commands.parsing import store_parser, store_settings
+from kvbench.commands.score import scored
+from kvbench.errors import UserError
+
+USUAL = {"store": "runs/claims", "limit": "", "measure": "true"}
+EPILOG = """keys:
+  limit=N        prompts a benchmark to measure attention and keys on (default: the benchmark's own)
+  measure=false  only show what is stored; the model is not loaded
+
+The answers come from `kvbench run` into the same store: experiment=claims, claims_terms, claims_diversity,
+claims_windows, rcr_detailcaps and rcr_oracle_vqa; `make claims` runs all of it."""
+
+
+def main(arguments: list[str]) -> int:
+    from kvbench import claims
+
+    summary = "The papers' claims: our figure, its interval, and whether it holds."
+    parser = store_parser("claims", summary, USUAL["store"])
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = EPILOG
+    parser.add_argument("--format", choices=claims.FORMATS, default="text")
+    options = parser.known(arguments)
+    settings = store_settings(options.settings, USUAL)
+    store = Path(settings["store"])
+    limit, measure = settings["limit"], settings["measure"]
+    if limit and (not limit.isdigit() or int(limit) < 1):
+        raise UserError(f"limit must be a whole number of at least 1, not {limit!r}.")
+    if measure not in ("true", "false"):
+        raise UserError(f"measure must be true or false, not {measure!r}.")
+    if measure == "true":
+        from kvbench.claims.measured import measure as fill
+
+        fill(store, int(limit) if limit else None)
+    from kvbench.store import cells
+
+    if cells(store):
+        scored(store)
+    found = claims.rows(store)
+    width = max(120, shutil.get_terminal_size((160, 24)).columns)
+    print(claims.render(found, store, options.format, width))
+    return INCOMPLETE if any(row.estimate is None for row in found) else DONE

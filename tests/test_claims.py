@@ -1,0 +1,356 @@
+"""The papers' claims: verdicts known by hand, brute force, holes, and measuring that continues."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import fakestore
+import pytest
+import torch
+from fakestore import benchmark_cfg, method_cfg
+from scipy.stats import rankdata
+
+from kvbench import claims, cli, reference
+from kvbench.claims import cells, measured, printed, quantities, rendering, reselection
+from kvbench.claims.row import FAILS, HOLDS, UNDECIDED, Claim, Estimate, Hole, Region, Row, evaluate, verdict
+from kvbench.engine.prefill import Prefill
+from kvbench.errors import UserError
+
+NAN = math.nan
+
+
+def estimate(value, low, high, **more):
+    return Estimate(value, low, high, n=9, clusters=3, **more)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "region", "expected"),
+    [
+        (1, 3, Region(low=0), HOLDS),
+        (-3, -1, Region(low=0), FAILS),
+        (-1, 3, Region(low=0), UNDECIDED),
+        (0, 3, Region(low=0), UNDECIDED),  # touching separates nothing
+        (0, 0, Region(low=0), UNDECIDED),  # a tie
+        (-3, 0, Region(low=0), UNDECIDED),
+        (-3, -1, Region(high=0), HOLDS),
+        (1, 3, Region(high=0), FAILS),
+        (0.41, 0.44, Region(0.35, 0.45), HOLDS),
+        (0.30, 0.44, Region(0.35, 0.45), UNDECIDED),
+        (0.30, 0.60, Region(0.35, 0.45), UNDECIDED),  # wider than the region
+        (0.46, 0.60, Region(0.35, 0.45), FAILS),
+        (0.10, 0.34, Region(0.35, 0.45), FAILS),
+        (NAN, NAN, Region(low=0), UNDECIDED),  # one page has no interval
+    ],
+)
+def test_an_interval_decides_only_when_all_of_it_lies_on_one_side(low, high, region, expected):
+    assert verdict(estimate((low + high) / 2, low, high), region) == expected
+
+
+def test_a_count_decides_without_an_interval():
+    none, some = (Estimate(k, k, k, 9, 9, counted=True) for k in (0, 4))
+    assert verdict(none, Region(high=1)) == HOLDS and verdict(some, Region(high=1)) == FAILS
+    assert verdict(some, Region(low=0)) == HOLDS
+
+
+@pytest.mark.parametrize(
+    ("region", "text"), [(Region(low=0), "> 0"), (Region(high=0.5), "< 0.5"), (Region(-1, 2), "-1 to 2")]
+)
+def test_regions_say_themselves(region, text):
+    assert str(region) == text
+
+
+CLAIM = Claim("BACON", "more | less", "[1]", "points:", Region(low=0), "run experiment=claims")
+
+
+class TestRendering:
+    def test_a_figure_with_its_interval(self):
+        row = Row(CLAIM, estimate(1.24, 0.5, 2.0, note="best: a"))
+        shown = rendering.cells(row, {CLAIM.command: "a"})
+        assert shown[2:] == ["1.2 [0.5, 2.0]; best: a", "9 (3)", "points: > 0", "holds", "(a)"]
+
+    def test_one_page_has_no_interval_and_a_count_needs_none(self):
+        letters = {CLAIM.command: "a"}
+        assert rendering.cells(Row(CLAIM, estimate(1.2, NAN, NAN)), letters)[2] == "1.2 [no interval]"
+        assert rendering.cells(Row(CLAIM, estimate(3, 3, 3, counted=True)), letters)[2] == "3.0"
+
+    @pytest.mark.parametrize("format", claims.FORMATS)
+    def test_a_hole_names_its_reason_and_the_command(self, format):
+        text = claims.render([Row(CLAIM, None, "no scored snapkv")], "runs/x", format, 160)
+        assert "no scored snapkv" in text and "kvbench run experiment=claims store=runs/x" in text
+        assert "—" in text and "holds:" in text.replace("*", "") and "[1]" in text
+
+    def test_markdown_keeps_its_columns(self):
+        text = claims.render([Row(CLAIM, None, "x")], "s", "markdown")
+        table = [line for line in text.splitlines() if line.startswith("|")]
+        assert {line.replace("\\|", "").count("|") for line in table} == {len(rendering.COLUMNS) + 1}
+
+
+def test_every_claim_is_a_row_of_an_empty_store(tmp_path, capsys):
+    assert cli.main(["claims", f"store={tmp_path}", "measure=false", "--format", "markdown"]) == 1
+    out = capsys.readouterr().out
+    tests = [*measured.tests(), *cells.bacon(), *cells.ecokv(), *reselection.tests()]
+    assert sum(line.startswith("| ") and "| —" in line for line in out.splitlines()) == len(tests)
+    assert out.count("not measured yet") == len(measured.tests())
+    texts = [claim.text for claim, _ in tests]
+    assert len(set(texts)) == len(texts)
+
+
+@pytest.mark.parametrize("word", ["limit=0", "limit=x", "measure=perhaps", "claim=3"])
+def test_wrong_settings_are_refused(tmp_path, capsys, word):
+    assert cli.main(["claims", f"store={tmp_path}", word]) == 2
+    assert word.split("=")[0] in capsys.readouterr().err
+
+
+def test_every_command_of_a_hole_is_one_that_exists():
+    from kvbench.paths import conf_dir
+
+    for claim, _ in [*cells.bacon(), *cells.ecokv(), *reselection.tests()]:
+        name = claim.command.removeprefix("run experiment=")
+        assert (conf_dir() / "experiment" / f"{name}.yaml").is_file()
+
+
+def test_printed_figures_are_the_published_ones():
+    assert printed.steps("bacon", "1", "docvqa", "snapkv", "snapkv+bacon").startswith("DocVQA 70.1 → 85.5")
+    row = next(r for r in reference.rows("rcr") if r.metric == "same_top_position" and r.value == "41")
+    assert row.model == "qwen2_vl_7b" and any("59 % (Qwen2-VL)" in c.figure for c, _ in reselection.tests())
+
+
+class TestCells:
+    """Exact match of three benchmarks; the answers' scores are put in place."""
+
+    def add(self, store, method, right, benchmark, **options):
+        config = method_cfg(method, **options)
+        if "+" not in method:
+            config["score"] = {"name": "window"}
+        texts = {i: "x" for i in range(len(right))}
+        cell = fakestore.add(store, benchmark_cfg(benchmark, "sets"), config, 32, texts, model="embedded")
+        metric = benchmark_cfg(benchmark)["metric"]
+        document = {
+            "digest": cell.digest,
+            "key": "made up",
+            "kept": {"mean": 32, "min": 32, "max": 32},
+            "n": len(right),
+            "metrics": {metric: sum(right) / len(right)},
+            "per_sample": {metric: {str(i): v for i, v in enumerate(right)}},
+            "warnings": [],
+            "clusters": {str(i): f"page{i // 2}" for i in range(len(right))},
+        }
+        path = cell.folder / "scores" / f"{cell.digest}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(document))
+
+    def both(self, store, first, second):
+        for benchmark in cells.QUESTIONS:
+            self.add(store, "snapkv+bacon", first, benchmark)
+            self.add(store, "snapkv", second, benchmark)
+        return cells.gap(cells.plain("snapkv+bacon"), cells.plain("snapkv"))
+
+    def test_pools_benchmarks_in_points_and_counts_pages_apart(self, tmp_path):
+        figure = self.both(tmp_path, [1, 1, 1, 0], [0, 0, 1, 0])
+        found = figure(cells.Cells(tmp_path))
+        assert (found.value, found.n, found.clusters) == (pytest.approx(50), 12, 6)
+        assert found.low < 50 < found.high
+
+    def test_another_direction_changes_the_sign(self, tmp_path):
+        self.both(tmp_path, [1, 1, 1, 0], [0, 0, 1, 0])
+        figure = cells.gap(cells.plain("snapkv"), cells.plain("snapkv+bacon"))
+        assert figure(cells.Cells(tmp_path)).value == pytest.approx(-50)
+
+    def test_the_usual_cell_is_found_among_variants(self, tmp_path):
+        self.both(tmp_path, [1, 1], [0, 0])
+        for benchmark in cells.QUESTIONS:
+            self.add(tmp_path, "snapkv+bacon", [0, 1], benchmark, evidence=False)
+        found = cells.Cells(tmp_path)
+        assert cells.gap(cells.plain("snapkv+bacon"), cells.plain("snapkv"))(found).value == 100
+        off = cells.plain("snapkv+bacon", **{"score.evidence": False})
+        assert cells.gap(cells.plain("snapkv+bacon"), off)(found).value == 50
+
+    def test_unequal_samples_and_missing_cells_are_holes(self, tmp_path):
+        figure = self.both(tmp_path, [1, 1, 1], [0, 0])
+        with pytest.raises(Hole, match="do not hold the same samples"):
+            figure(cells.Cells(tmp_path))
+        with pytest.raises(Hole, match=r"no scored adakv\+bacon at budget 32 on docqa_mini"):
+            cells.gap(cells.plain("adakv+bacon"), cells.plain("adakv"))(cells.Cells(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def prompt():
+    """4 layers, 2 KV heads of 3 query heads, 3 tokens, 40 tiles, 20 tokens of text."""
+    torch.manual_seed(3)
+    layers, heads, length, dim, text = 4, 2, 63, 8, 20
+    visual = torch.zeros(length, dtype=torch.bool)
+    visual[3:43] = True
+    made = torch.randn
+    return Prefill(
+        key_stack=made(layers, heads, length, dim),
+        value_stack=made(layers, heads, length, dim),
+        window_queries=made(layers, heads * 3, text, dim),
+        logits=made(5),
+        length=length,
+        next_position=length,
+        visual_mask=visual,
+    )
+
+
+def probabilities(prompt):
+    """[layer][query head][query][position]: causal attention of the text's queries, one by one."""
+    layers, query_heads, text, dim = prompt.window_queries.shape
+    rows = torch.zeros(layers, query_heads, text, prompt.length)
+    for layer in range(layers):
+        for head in range(query_heads):
+            keys = prompt.key_stack[layer, head // 3]
+            for query in range(text):
+                seen = prompt.length - text + query + 1
+                logits = keys[:seen] @ prompt.window_queries[layer, head, query] / dim**0.5
+                rows[layer, head, query, :seen] = logits.softmax(0)
+    return rows
+
+
+def test_attention_equals_brute_force(prompt):
+    label, value = [4, 5], [7, 30]
+    found = quantities.quantities(prompt, label, value)
+    rows = probabilities(prompt)
+    layers, query_heads, text, _ = rows.shape
+    answer, evidence = [3 + t for t in value], [3 + t for t in (4, 5, 7, 30)]
+    for name, where in (("answer", answer), ("evidence", evidence)):
+        mass = rows[..., where].sum(-1)
+        assert found[f"{name}_last"] == pytest.approx(100 * float(mass[:, :, -1].mean()), rel=1e-4)
+        assert found[f"{name}_earlier"] == pytest.approx(100 * float(mass[:, :, :-1].mean()), rel=1e-4)
+    hits = {"last": 0, "window": 0, "noise": 0}
+    coherence, persistence = ({True: [], False: []} for _ in range(2))
+    strong = []
+    for layer in range(layers):
+        for head in range(2):
+            group = rows[layer, 3 * head : 3 * head + 3]
+            last, window = group[:, -1].mean(0), group[:, -16:].mean((0, 1))
+            for name, scores in (("last", last), ("window", window)):
+                best = scores[: prompt.length - 16].argsort(descending=True)[:16].tolist()
+                hits[name] += len(set(best) & set(evidence))
+            best = (3 + last[3:43].argsort(descending=True)[:4]).tolist()
+            hits["noise"] += 4 - len(set(best) & set(evidence))
+        mean = rows[layer, :, -1, 3:43].mean(0)
+        strong.append(set(mean.argsort(descending=True)[:16].tolist()))
+        for tile in strong[-1]:
+            near = [mean[u] for u in range(tile - 5, tile + 6) if u != tile and 0 <= u < 40]
+            coherence[3 + tile in evidence].append(float(sum(near) / len(near) / mean[tile]))
+    for layer in range(layers - 1):
+        for tile in strong[layer]:
+            persistence[3 + tile in evidence].append(tile in strong[layer + 1])
+    heads = layers * 2
+    assert found["recall_last"] == pytest.approx(hits["last"] / heads / 4)
+    assert found["recall_window"] == pytest.approx(hits["window"] / heads / 4)
+    assert found["noise"] == pytest.approx(hits["noise"] / heads / 4)
+    for name, kind in (("evidence", True), ("noise", False)):
+        assert found[f"coherence_{name}"] == pytest.approx(
+            sum(coherence[kind]) / len(coherence[kind]), rel=1e-4
+        )
+        assert found[f"persistence_{name}"] == pytest.approx(sum(persistence[kind]) / len(persistence[kind]))
+
+
+def test_keys_equal_brute_force(prompt):
+    found = quantities.keys(prompt)
+    method = quantities.build({"name": "snapkv+ecokv"}, 32)
+    view = quantities.observe(prompt).view(method.window, *method.base)
+    diversity = method.score.diversity(view)
+    for layer in range(4):
+        cosines, correlations = [], []
+        for head in range(2):
+            unit = torch.nn.functional.normalize(prompt.key_stack[layer, head], dim=-1)
+            pairs = unit @ unit.T
+            cosines.append(float((pairs.sum() - pairs.trace()) / (63 * 62)))
+            a, b = (rankdata(x[layer, head].numpy()) for x in (view.importance, diversity))
+            a, b = a - a.mean(), b - b.mean()
+            correlations.append((a @ b) / ((a @ a) * (b @ b)) ** 0.5)
+        assert found["cosine"][layer] == pytest.approx(sum(cosines) / 2, abs=1e-5)
+        assert found["correlation"][layer] == pytest.approx(sum(correlations) / 2, abs=1e-6)
+
+
+def test_diversity_and_weight_are_what_the_score_mixes(prompt):
+    """The parts that the claims look at are those that ECOKV ranks by."""
+    from kvbench.methods.observation import min_max, scaled_to
+
+    method = quantities.build({"name": "snapkv+ecokv"}, 32)
+    view = quantities.observe(prompt).view(method.window, *method.base)
+    weight = method.score.weight(view).unsqueeze(-1)
+    mixed = weight * scaled_to(min_max(method.score.diversity(view)), view.importance)
+    mixed = mixed + (1 - weight) * view.importance
+    torch.testing.assert_close(method.score(view, None), mixed)
+
+
+def test_selection_is_timed(prompt):
+    found = quantities.selection_time(prompt, repeats=1)
+    assert set(found) == {"select_base", "select_bacon"} and all(0 < ms < 1e5 for ms in found.values())
+
+
+MODEL = {"name": "embedded", "revision": "r", "dtype": "float32"}
+CONFIG = {"name": "docqa_mini", "revision": "s", "default_limit": 4}
+
+
+class TestMeasuring:
+    def test_a_stopped_call_continues_with_what_is_missing(self, tmp_path):
+        file, of = measured.path(tmp_path, "docqa_mini"), measured.settings(CONFIG, MODEL)
+
+        def stops():
+            yield 0, {"page": "p0", "noise": 0.5}
+            yield 2, {"page": "p1", "noise": NAN}
+            raise KeyboardInterrupt
+
+        assert measured.missing(tmp_path, CONFIG, MODEL, None) == [0, 1, 2, 3]
+        with pytest.raises(KeyboardInterrupt):
+            measured.fill(file, of, stops())
+        assert measured.missing(tmp_path, CONFIG, MODEL, None) == [1, 3]
+        assert measured.missing(tmp_path, CONFIG, MODEL, 2) == [1]
+        measured.fill(file, of, iter([(1, {"page": "p0", "noise": 1.0})]))
+        assert [sample["noise"] for sample in measured.load(tmp_path)] == [0.5, 1.0, None]
+
+    def test_another_model_or_definition_starts_anew(self, tmp_path, monkeypatch):
+        file = measured.path(tmp_path, "docqa_mini")
+        measured.fill(file, measured.settings(CONFIG, MODEL), iter([(0, {"page": "p"})]))
+        assert measured.missing(tmp_path, CONFIG, MODEL, 1) == []
+        assert measured.missing(tmp_path, CONFIG, {**MODEL, "revision": "t"}, 1) == [0]
+        assert measured.missing(tmp_path, {**CONFIG, "revision": "t"}, MODEL, 1) == [0]
+        monkeypatch.setattr(measured, "_VERSION", 99)
+        assert measured.missing(tmp_path, CONFIG, MODEL, 1) == [0]
+
+    def test_a_broken_file_is_named(self, tmp_path):
+        file = measured.path(tmp_path, "docqa_mini")
+        file.parent.mkdir()
+        file.write_text("{")
+        with pytest.raises(UserError, match="docqa_mini.json"):
+            measured.load(tmp_path)
+
+    def test_nothing_missing_loads_no_model(self, tmp_path, monkeypatch):
+        from kvbench import models
+        from kvbench.commands import parsing
+
+        of = {"model": [MODEL], "benchmark": [{**CONFIG, "name": name} for name in cells.QUESTIONS]}
+        monkeypatch.setattr(parsing, "resolved", lambda words: of)
+        monkeypatch.setattr(models, "load", lambda config: pytest.fail("the model was loaded"))
+        for config in of["benchmark"]:
+            file = measured.path(tmp_path, config["name"])
+            measured.fill(file, measured.settings(config, MODEL), iter([(0, {"page": "p"})]))
+        measured.measure(tmp_path, limit=1)
+
+
+class TestMeasuredFigures:
+    def samples(self, **columns):
+        n = len(next(iter(columns.values())))
+        return [{"page": f"p{i // 2}", **{k: v[i] for k, v in columns.items()}} for i in range(n)]
+
+    def test_a_mean_leaves_out_what_is_not_defined(self):
+        found = measured.minus("a", "b")(self.samples(a=[3, None, 5, 4], b=[1, 1, 1, 4]))
+        assert (found.value, found.n, found.clusters) == (2, 3, 2)
+
+    def test_the_lowest_layer(self):
+        found = measured.lowest_layer("x")(self.samples(x=[[1, 0.2, 3], [0, 0.4, 3], [2, 0.3, 0]]))
+        assert found.value == pytest.approx(0.3)
+
+    def test_thirds(self):
+        samples = self.samples(x=[[6.0, 6, 1, 1, 2, 2]] * 4)
+        assert measured.thirds("x", 0, 1)(samples).value == 5
+        assert measured.thirds("x", 2, 1)(samples).value == 1
+        assert measured.thirds("x", 1)(samples).value == 1 - (6 + 2) / 2
+
+    def test_nothing_measured_is_a_hole(self):
+        assert all(row.estimate is None for row in evaluate(measured.tests(), []))
