@@ -283,6 +283,21 @@ def test_selection_is_timed(prompt):
     assert set(found) == {"select_base", "select_bacon"} and all(0 < ms < 1e5 for ms in found.values())
 
 
+def test_every_measured_claim_has_a_figure_that_the_report_shows_too(prompt, tmp_path):
+    from kvbench.report.page import _claims
+
+    assert _claims(tmp_path) is None
+    values = {"prefill": 100.0, **quantities.quantities(prompt, [4, 5], [7, 30])}
+    both = iter([(0, {"page": "p", **values}), (1, {"page": "q", **values})])
+    measured.fill(measured.path(tmp_path, "docqa_mini"), {}, both)
+    rows = evaluate(measured.tests(), measured.load(tmp_path))
+    assert all((row.estimate.n, row.estimate.clusters) == (2, 2) and row.verdict for row in rows)
+    shown = [row for found in _claims(tmp_path)["papers"].values() for row in found]
+    assert [row[2] for row in shown if row[2] != "—" and not row[2].startswith("—;")] == [
+        rendering.cells(row, {"claims": "a"})[2] for row in rows
+    ]
+
+
 MODEL = {"name": "embedded", "revision": "r", "dtype": "float32"}
 CONFIG = {"name": "docqa_mini", "revision": "s", "default_limit": 4}
 

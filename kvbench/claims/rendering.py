@@ -12,22 +12,29 @@ COLUMNS = ["claim", "the paper", "ours [95 % CI]", "n", "holds if", "verdict", "
 
 def render(rows: Sequence[Row], store: str, format: str, width: int) -> str:
     """All papers one after another, then the commands."""
-    letters: dict[str, str] = {}
-    for row in rows:
-        letters.setdefault(row.claim.command, chr(ord("a") + len(letters)))
-    papers = {row.claim.paper: [r for r in rows if r.claim.paper == row.claim.paper] for row in rows}
-    commands = [f"kvbench {command} store={store}" for command in letters]
+    papers, commands = parts(rows, store)
+    ending = [
+        "*holds*: the whole interval lies where the claim puts it; *does not hold*: all of it outside;",
+        "*undecided*: it reaches across. n: samples (pages). — is missing; its command fills it.",
+    ]
     if format == "markdown":
-        blocks = [_markdown(paper, found, letters) for paper, found in papers.items()]
-        lines = [f"- ({letter}) `{line}`" for letter, line in zip(letters.values(), commands, strict=True)]
+        blocks = [_markdown(paper, found) for paper, found in papers.items()]
+        lines = [f"- ({letter}) `{line}`" for letter, line in commands.items()]
     else:
-        blocks = [_text(paper, found, letters, width) for paper, found in papers.items()]
-        lines = [f"  ({letter}) {line}" for letter, line in zip(letters.values(), commands, strict=True)]
-    ending = ["*holds*: the whole interval lies where the claim puts it; *does not hold*: all of it outside;"]
-    ending.append("*undecided*: it reaches across. n: samples (pages). — is missing; its command fills it.")
-    if format != "markdown":
+        blocks = [_text(paper, found, width) for paper, found in papers.items()]
+        lines = [f"  ({letter}) {line}" for letter, line in commands.items()]
         ending = [line.replace("*", "") for line in ending]
     return "\n".join([*blocks, *ending, "", *lines])
+
+
+def parts(rows: Sequence[Row], store: str) -> tuple[dict[str, list[list[str]]], dict[str, str]]:
+    """By paper its rows as strings in COLUMNS; by letter the command behind them."""
+    letters: dict[str, str] = {}
+    papers: dict[str, list[list[str]]] = {}
+    for row in rows:
+        letters.setdefault(row.claim.command, chr(ord("a") + len(letters)))
+        papers.setdefault(row.claim.paper, []).append(cells(row, letters))
+    return papers, {letter: f"kvbench {command} store={store}" for command, letter in letters.items()}
 
 
 def cells(row: Row, letters: dict[str, str]) -> list[str]:
@@ -48,29 +55,25 @@ def cells(row: Row, letters: dict[str, str]) -> list[str]:
     return [claim.text, claim.figure, ours, n, wanted, row.verdict or "—", letter]
 
 
-def _text(paper: str, rows: Sequence[Row], letters: dict[str, str], width: int) -> str:
+def _text(paper: str, rows: Sequence[Sequence[str]], width: int) -> str:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     out = io.StringIO()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name, ratio in zip(COLUMNS, (8, 7, 6, None, 6, None, None), strict=True):
         table.add_column(name, overflow="fold", ratio=ratio, no_wrap=name in ("n", "from"))
     for row in rows:
-        table.add_row(*(cell.replace("[", "\\[") for cell in cells(row, letters)))
+        table.add_row(*map(Text, row))
     Console(file=out, width=width, highlight=False).print(table)
     lines = [line.rstrip() for line in out.getvalue().split("\n")]
     return "\n".join([paper, "═" * len(paper), *lines])
 
 
-def _markdown(paper: str, rows: Sequence[Row], letters: dict[str, str]) -> str:
+def _markdown(paper: str, rows: Sequence[Sequence[str]]) -> str:
     def line(found: Sequence[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in found) + " |"
 
-    lines = [f"**{paper}**", "", line(COLUMNS), line(["---"] * len(COLUMNS))]
-    for row in rows:
-        found = cells(row, letters)
-        if row.verdict:
-            found[5] = f"*{row.verdict}*"
-        lines.append(line(found))
+    lines = [f"**{paper}**", "", line(COLUMNS), line(["---"] * len(COLUMNS)), *map(line, rows)]
     return "\n".join([*lines, ""])

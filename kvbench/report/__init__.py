@@ -49,14 +49,16 @@ def write(stores: Sequence[Path], out: Path, options: Options, warnings: Sequenc
 def inputs_key(stores: Sequence[Path], options: Options, warnings: Sequence[str]) -> str:
     """Digest of everything that a page shows or is made with."""
     total = hashlib.sha256(repr((asdict(options), list(warnings), list(map(str, stores)))).encode())
+    answers = ("*/*/journal*.jsonl", "*/*/*/*.json", "*/*/traces/*/*.parquet")
     for store in stores:
-        for pattern in ("results.csv", "*/*/journal*.jsonl", "*/*/*/*.json", "*/*/traces/*/*.parquet"):
+        for pattern in ("results.csv", "claims/*.json", *answers):
             for path in sorted(store.glob(pattern)):
                 total.update(f"{path.relative_to(store)} {path.stat().st_size}\n".encode())
                 if path.suffix != ".parquet":
                     total.update(path.read_bytes())
     here = Path(__file__).parent
-    makers = [*here.rglob("*.*"), *(here.parent / "analysis").rglob("*.py")]
+    sources = [path for part in ("analysis", "claims") for path in (here.parent / part).rglob("*.py")]
+    makers = [*here.rglob("*.*"), *sources]
     for path in sorted([*makers, *conf_dir().glob("benchmark/*.yaml")]):
         if path.suffix in (".py", ".html", ".css", ".js", ".yaml"):
             total.update(path.read_bytes())

@@ -45,12 +45,24 @@ def _store(store: Path, options: Options) -> dict[str, Any]:
     return {
         "name": store.name,
         "tables": [Markup(to_html(build(found, model, store))) for model in models],
+        "claims": _claims(store),
         "columns": COLUMNS,
         "rows": rows(found),
         "figures": [(name, Markup(inline(figure, name))) for name, figure in draw(store).items()],
         "groups": [{**group, "json": Markup(embedded(group["data"]))} for group in groups(found, options)],
         "provenance": _provenance(found),
     }
+
+
+def _claims(store: Path) -> dict[str, Any] | None:
+    """The papers' claims, for a store on which `kvbench claims` has measured."""
+    if not (store / "claims").is_dir():
+        return None
+    from kvbench import claims
+    from kvbench.claims import rendering
+
+    papers, commands = rendering.parts(claims.rows(store), str(store))
+    return {"columns": rendering.COLUMNS, "papers": papers, "commands": commands}
 
 
 def _provenance(found: Sequence[Any]) -> list[dict[str, Any]]:
