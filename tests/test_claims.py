@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from types import SimpleNamespace
 
 import fakestore
 import pytest
 import torch
 from fakestore import benchmark_cfg, method_cfg
 from scipy.stats import rankdata
+from test_drift import frame
 
 from kvbench import claims, cli, reference
 from kvbench.claims import cells, measured, printed, quantities, rendering, reselection
@@ -172,6 +174,77 @@ class TestCells:
             figure(cells.Cells(tmp_path))
         with pytest.raises(Hole, match=r"no scored adakv\+bacon at budget 32 on docqa_mini"):
             cells.gap(cells.plain("adakv+bacon"), cells.plain("adakv"))(cells.Cells(tmp_path))
+
+
+class TestReselection:
+    """Figures from made-up samples of policies, known by hand."""
+
+    @pytest.fixture
+    def store(self, tmp_path):
+        found = cells.Cells(tmp_path)
+        pages = ["a", "a", "b", "b"]
+        rows = frame(
+            none={"value": [0.1, 0.2, 0.1, 0.2], "cluster": pages, "drift": [0.1, 0.2, 0.3, 0.4]},
+            oracle={"value": [0.5, 0.0, 0.5, 1.0], "cluster": pages},
+            exact={"value": [1.0, 0.5, 0.5, 1.0], "cluster": pages, "stayed": [0.5, 0.7, 0.9, 0.7]},
+            infinigen={"value": [0.9, 0.8, 0.7, 0.6], "cluster": pages},
+            rcr={"value": [0.5] * 4, "cluster": pages, "reads": [60, 64, 68, 64]},
+            **{
+                "threshold_tau=0.05": {"value": [0.5, 0.6, 0.6, 0.6], "cluster": pages},
+                "threshold_tau=0.15": {"value": [0.8] * 4, "cluster": pages, "length": [1, 2, 3, 4]},
+            },
+        )
+        found.samples = rows.assign(model="embedded", benchmark="describe_mini")
+        return found
+
+    def test_recovered_is_a_ratio_of_sums(self, store):
+        found = reselection.recovered(store)
+        assert (found.value, found.n) == (pytest.approx((0.5 + 0.5 + 0) / (0.5 + 1 + 0.5)), 3)
+        assert found.low <= found.value <= found.high
+
+    def test_change_is_what_did_not_stay(self, store):
+        found = reselection.changed(store)
+        assert found.value == pytest.approx(0.3)
+        assert (found.low, found.high) == (pytest.approx(0.2), pytest.approx(0.4))
+
+    def test_the_best_threshold_is_the_rival(self, store):
+        found = reselection.against_best_threshold(store)
+        assert (found.value, found.note) == (pytest.approx(-0.3), "best: threshold tau=0.15")
+
+    def test_means_and_differences(self, store):
+        assert reselection.mean("oracle")(store).value == pytest.approx(0.5)
+        assert reselection.against("rcr", "none")(store).value == pytest.approx(0.35)
+        assert reselection.rate("rcr", "reads")(store).value == pytest.approx(64)
+
+    def test_the_gap_goes_with_drift(self, store):
+        found = reselection.gap_correlation("drift")(store)
+        assert (found.value, found.note) == (pytest.approx(-1), "threshold tau=0.05")
+
+    def test_pairs_whose_interval_excludes_zero_are_counted(self, store, monkeypatch):
+        monkeypatch.setattr(reselection, "DYNAMIC", ("exact", "rcr", "infinigen"))
+        values = {"exact": [1, 1, 1, 1], "rcr": [0, 0, 0, 0], "infinigen": [1, 0, 1, 1]}
+        pages = dict(enumerate("abcd"))
+
+        def entry(name, scores):
+            known = SimpleNamespace(per_sample={"x": dict(enumerate(scores))}, clusters=pages)
+            return SimpleNamespace(cell=SimpleNamespace(digest=name), scores=known)
+
+        store.entries = [entry(*item) for item in values.items()]
+        found = reselection.separated("x")(store)
+        assert (found.value, found.counted, found.note) == (2, True, "of 3 pairs")
+        with pytest.raises(Hole, match="y of describe_mini is not scored"):
+            reselection.separated("y")(store)
+
+    MISSING = (
+        reselection.mean("quest"),
+        reselection.rate("exact", "reads"),
+        reselection.gap_correlation("length"),
+    )
+
+    @pytest.mark.parametrize("figure", MISSING)
+    def test_what_is_missing_is_a_hole(self, store, figure):
+        with pytest.raises(Hole):
+            figure(store)
 
 
 @pytest.fixture(scope="module")

@@ -145,7 +145,7 @@ def tests() -> list[Test]:
     rows: list[tuple[str, str, str, Region, str, int, Callable[[Cells], Estimate]]] = [
         (
             "the prefill oracle is lossless on short answers",
-            "TextVQA .851 against .848 uncompressed",
+            "TextVQA .851, uncompressed .848 (text)",
             "points against uncompressed:",
             Region(low=-1),
             ANSWERS,
@@ -154,7 +154,7 @@ def tests() -> list[Test]:
         ),
         (
             "the prefill oracle is not lossless on long answers",
-            "fidelity .44 to .52 (DetailCaps)",
+            "fidelity .44 to .52 (DetailCaps, text)",
             "fidelity:",
             Region(high=0.95),
             DESCRIPTIONS,
@@ -163,7 +163,7 @@ def tests() -> list[Test]:
         ),
         (
             "exact re-selection recovers most of what the oracle loses",
-            "fidelity .44 to .52 → .48 to .61 (DetailCaps)",
+            "fidelity .44 to .52 → .48 to .61 (DetailCaps, text)",
             "share recovered:",
             Region(low=0.5),
             DESCRIPTIONS,
@@ -172,7 +172,7 @@ def tests() -> list[Test]:
         ),
         (
             "the most attended prefix position changes often between adjacent steps",
-            "it changes in 20 % (LLaVA) to 59 % (Qwen2-VL) of them",
+            "it changes in 20 % (LLaVA) to 59 % (Qwen2-VL) of them (text)",
             "share of steps:",
             Region(low=0.2),
             DESCRIPTIONS,
@@ -181,7 +181,7 @@ def tests() -> list[Test]:
         ),
         (
             "rcr is above one-shot BACON",
-            "+11.4 to +21.0 points of fidelity (DetailCaps)",
+            "+.114 to +.210 (DetailCaps, text)",
             "difference in fidelity:",
             ABOVE,
             DESCRIPTIONS,
@@ -190,7 +190,7 @@ def tests() -> list[Test]:
         ),
         (
             "rcr is above any single fixed threshold",
-            "+2.0 to +4.8 points of fidelity (DetailCaps)",
+            "+.020 to +.048 (DetailCaps, text)",
             "difference in fidelity:",
             ABOVE,
             DESCRIPTIONS,
@@ -199,7 +199,7 @@ def tests() -> list[Test]:
         ),
         (
             "the refreshed share is near its target 0.4 on long answers",
-            "40 to 48 % (DetailCaps)",
+            "40 to 48 % (DetailCaps, text)",
             "share of layer-steps:",
             Region(RATE - 0.05, RATE + 0.05),
             DESCRIPTIONS,
@@ -220,7 +220,7 @@ def tests() -> list[Test]:
         ),
         (
             "a fixed threshold's gap to InfiniGen falls with drift",
-            "Spearman -0.41, threshold 0.03 (DetailCaps, Qwen2-VL)",
+            "Spearman -0.41, threshold 0.03 (DetailCaps, Qwen2-VL, text)",
             "Spearman's ρ:",
             BELOW,
             DESCRIPTIONS,
@@ -229,7 +229,7 @@ def tests() -> list[Test]:
         ),
         (
             "that gap does not go with length",
-            "Spearman -0.01",
+            "Spearman -0.01 (text)",
             "Spearman's ρ:",
             Region(-0.3, 0.3),
             DESCRIPTIONS,
@@ -256,7 +256,7 @@ def tests() -> list[Test]:
         ),
         (
             "rcr reads as many vectors a step as its peers",
-            "160·r with r near 0.4, peers 64",
+            "160·r with r near 0.4, peers 64 (text)",
             "vectors per KV head and step:",
             Region(57.6, 70.4),
             DESCRIPTIONS,
