@@ -389,6 +389,7 @@ class TestMeasuring:
             measured.fill(file, of, stops())
         assert measured.missing(tmp_path, CONFIG, MODEL, None) == [1, 3]
         assert measured.missing(tmp_path, CONFIG, MODEL, 2) == [1]
+        assert max(measured.missing(tmp_path, CONFIG, MODEL, 1000)) == 99  # all there are
         measured.fill(file, of, iter([(1, {"page": "p0", "noise": 1.0})]))
         assert [sample["noise"] for sample in measured.load(tmp_path)] == [0.5, 1.0, None]
 

@@ -56,8 +56,11 @@ def load(store: Path) -> list[Values]:
 
 def missing(store: Path, config: dict[str, Any], model: dict[str, Any], limit: int | None) -> list[int]:
     """Sample indices of a benchmark that have no value yet."""
+    from kvbench.embedded.sets import SAMPLES
+
     known = read(path(store, config["name"]), settings(config, model))["samples"]
-    return [index for index in range(limit or config["default_limit"]) if str(index) not in known]
+    count = min(limit or config["default_limit"], SAMPLES)
+    return [index for index in range(count) if str(index) not in known]
 
 
 def settings(config: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
