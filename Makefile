@@ -31,7 +31,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt $(PAGES)
 table1: setup  ## Table 1: uncompressed and compressed at three budgets (PROFILE=paper: the papers' models)
 	@$(KVBENCH) run experiment=table1 profile=$(PROFILE) store=$(STORE)
 	@$(KVBENCH) table store=$(STORE)
-	@$(KVBENCH) retained store=$(STORE)
+	@$(KVBENCH) retained store=$(STORE) --samples 2
 	@$(KVBENCH) report store=$(STORE) --figures
 
 documents: setup  ## real text through the bare language model: fidelity by method and budget

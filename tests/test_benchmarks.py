@@ -23,7 +23,7 @@ PROMPTS = {
     "caption_mini": "Provide a one-sentence caption for the provided image.",
     "describe_mini": "Describe this image in detail.",
 }
-TOKENS = {"docqa_mini": 32, "textqa_mini": 32, "chartqa_mini": 16, "caption_mini": 64, "describe_mini": 208}
+TOKENS = {"docqa_mini": 32, "textqa_mini": 32, "chartqa_mini": 16, "caption_mini": 64, "describe_mini": 128}
 
 
 @pytest.fixture(scope="module")

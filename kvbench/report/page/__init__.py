@@ -69,7 +69,7 @@ def _provenance(found: Sequence[Any]) -> list[dict[str, Any]]:
     """Distinct circumstances of the answers, with the cells that were computed under them."""
     from kvbench.store import canonical, load_folder
 
-    folders = {entry.cell.folder: load_folder(entry.cell.folder) for entry in found}
+    folders = {folder: load_folder(folder) for folder in {entry.cell.folder for entry in found}}
     runs: dict[str, dict[str, Any]] = {}
     for entry in found:
         for run in folders[entry.cell.folder].runs.get(entry.cell.digest, {}).values():
