@@ -23,7 +23,7 @@ NAN = math.nan
 
 
 def estimate(value, low, high, **more):
-    return Estimate(value, low, high, n=9, clusters=3, **more)
+    return Estimate(value, low, high, **{"n": 9, "clusters": 6, **more})
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,11 @@ def test_an_interval_decides_only_when_all_of_it_lies_on_one_side(low, high, reg
     assert verdict(estimate((low + high) / 2, low, high), region) == expected
 
 
+def test_too_few_pages_decide_nothing():
+    assert verdict(estimate(2, 1, 3, clusters=5), Region(low=0)) == HOLDS
+    assert verdict(estimate(2, 1, 3, clusters=4), Region(low=0)) == UNDECIDED
+
+
 def test_a_count_decides_without_an_interval():
     none, some = (Estimate(k, k, k, 9, 9, counted=True) for k in (0, 4))
     assert verdict(none, Region(high=1)) == HOLDS and verdict(some, Region(high=1)) == FAILS
@@ -69,7 +74,7 @@ class TestRendering:
     def test_a_figure_with_its_interval(self):
         row = Row(CLAIM, estimate(1.24, 0.5, 2.0, note="best: a"))
         shown = rendering.cells(row, {CLAIM.command: "a"})
-        assert shown[2:] == ["1.2 [0.5, 2.0]; best: a", "9 (3)", "points: > 0", "holds", "(a)"]
+        assert shown[2:] == ["1.2 [0.5, 2.0]; best: a", "9 (6)", "points: > 0", "holds", "(a)"]
 
     def test_one_page_has_no_interval_and_a_count_needs_none(self):
         letters = {CLAIM.command: "a"}
@@ -305,8 +310,8 @@ def test_attention_equals_brute_force(prompt):
         mean = rows[layer, :, -1, 3:43].mean(0)
         strong.append(set(mean.argsort(descending=True)[:16].tolist()))
         for tile in strong[-1]:
-            near = [mean[u] for u in range(tile - 5, tile + 6) if u != tile and 0 <= u < 40]
-            coherence[3 + tile in evidence].append(float(sum(near) / len(near) / mean[tile]))
+            near = [u in strong[-1] for u in range(tile - 5, tile + 6) if u != tile and 0 <= u < 40]
+            coherence[3 + tile in evidence].append(sum(near) / len(near))
     for layer in range(layers - 1):
         for tile in strong[layer]:
             persistence[3 + tile in evidence].append(tile in strong[layer + 1])

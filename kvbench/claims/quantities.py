@@ -71,15 +71,15 @@ def recall(scores: Tensor, evidence: Tensor, size: int) -> float:
 def structure(scores: Tensor, marked: Tensor) -> dict[str, float]:
     """Coherence and persistence of the strong tiles; scores [L, T], marked bool [T] evidence.
 
-    Coherence: mean score of the tiles within RADIUS, itself left out, over the tile's own score. Persistence:
-    share of the strong tiles that are strong in the next layer too. Means over all strong tiles that are
-    evidence, and over those that are not; NaN where there are none.
+    Coherence: share of the tiles within RADIUS of a strong one that are strong too. Persistence: share of the
+    strong tiles that are strong in the next layer. Means over all strong tiles that are evidence, and over
+    those that are not; NaN where there are none.
     """
     layers, count = scores.shape
     strong = top_mask(scores[:, None], torch.full((layers, 1), min(STRONG, count)))[:, 0]
     distance = (torch.arange(count)[:, None] - torch.arange(count)).abs()
     near = ((distance > 0) & (distance <= RADIUS)).to(scores)
-    coherence = (scores @ near / near.sum(0)) / scores
+    coherence = strong.to(scores) @ near / near.sum(0)
     found = {}
     for name, kind in (("evidence", marked), ("noise", ~marked)):
         these = strong & kind

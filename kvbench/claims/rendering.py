@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
-from kvbench.claims.row import Row
+from kvbench.claims.row import FEWEST, Row
 
 COLUMNS = ["claim", "the paper", "ours [95 % CI]", "n", "holds if", "verdict", "from"]
 
@@ -15,7 +15,8 @@ def render(rows: Sequence[Row], store: str, format: str, width: int) -> str:
     papers, commands = parts(rows, store)
     ending = [
         "*holds*: the whole interval lies where the claim puts it; *does not hold*: all of it outside;",
-        "*undecided*: it reaches across. n: samples (pages). — is missing; its command fills it.",
+        f"*undecided*: it reaches across, or has fewer than {FEWEST} pages. n: samples (pages). "
+        "— is missing; its command fills it.",
     ]
     if format == "markdown":
         blocks = [_markdown(paper, found) for paper, found in papers.items()]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
+FEWEST = 5  # pages: an interval resampled from fewer is far too narrow to decide anything
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,11 @@ class Estimate:
 def verdict(estimate: Estimate, region: Region) -> str:
     """HOLDS when the whole interval lies in the region, FAILS when all of it lies outside, else UNDECIDED.
 
-    An interval that touches an end, and one that does not exist, separate nothing: UNDECIDED.
+    An interval that touches an end, one that does not exist and one of fewer than FEWEST pages separate
+    nothing: UNDECIDED.
     """
+    if estimate.clusters < FEWEST:
+        return UNDECIDED
     low, high = (estimate.value,) * 2 if estimate.counted else (estimate.low, estimate.high)
     if not (math.isfinite(low) and math.isfinite(high)):
         return UNDECIDED
