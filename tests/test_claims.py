@@ -415,12 +415,12 @@ class TestMeasuring:
             measured.load(tmp_path)
 
     def test_nothing_missing_loads_no_model(self, tmp_path, monkeypatch):
-        from kvbench import models
+        from kvbench import run
         from kvbench.commands import parsing
 
         of = {"model": [MODEL], "benchmark": [{**CONFIG, "name": name} for name in cells.QUESTIONS]}
         monkeypatch.setattr(parsing, "resolved", lambda words: of)
-        monkeypatch.setattr(models, "load", lambda config: pytest.fail("the model was loaded"))
+        monkeypatch.setattr(run, "load_model", lambda config: pytest.fail("the model was loaded"))
         for config in of["benchmark"]:
             file = measured.path(tmp_path, config["name"])
             measured.fill(file, measured.settings(config, MODEL), iter([(0, {"page": "p"})]))

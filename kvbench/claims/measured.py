@@ -84,12 +84,9 @@ def measure(store: Path, limit: int | None = None, say: Callable[[str], None] = 
     todo = [(config, missing(store, config, model, limit)) for config in configs["benchmark"]]
     if not any(indices for _, indices in todo):
         return
-    from transformers.utils import logging
+    from kvbench.run import load_model
 
-    from kvbench import models
-
-    logging.disable_progress_bar()  # ours says enough
-    adapter = models.load(model)
+    adapter = load_model(model)
     for config, indices in todo:
         fill(path(store, config["name"]), settings(config, model), of_samples(adapter, config, indices))
         say(f"measured {len(indices)} prompts of {config['name']}")
