@@ -14,7 +14,7 @@ from scipy.stats import rankdata
 from test_drift import frame
 
 from kvbench import claims, cli, reference
-from kvbench.claims import cells, measured, printed, quantities, rendering, reselection
+from kvbench.claims import cells, measured, observations, printed, quantities, rendering, reselection
 from kvbench.claims.row import FAILS, HOLDS, UNDECIDED, Claim, Estimate, Hole, Region, Row, evaluate, verdict
 from kvbench.engine.prefill import Prefill
 from kvbench.errors import UserError
@@ -96,9 +96,9 @@ class TestRendering:
 def test_every_claim_is_a_row_of_an_empty_store(tmp_path, capsys):
     assert cli.main(["claims", f"store={tmp_path}", "measure=false", "--format", "markdown"]) == 1
     out = capsys.readouterr().out
-    tests = [*measured.tests(), *cells.bacon(), *cells.ecokv(), *reselection.tests()]
+    tests = [*observations.tests(), *cells.bacon(), *cells.ecokv(), *reselection.tests()]
     assert sum(line.startswith("| ") and "| —" in line for line in out.splitlines()) == len(tests)
-    assert out.count("not measured yet") == len(measured.tests())
+    assert out.count("not measured yet") == len(observations.tests())
     texts = [claim.text for claim, _ in tests]
     assert len(set(texts)) == len(texts)
 
@@ -368,7 +368,7 @@ def test_every_measured_claim_has_a_figure_that_the_report_shows_too(prompt, tmp
     values = {"prefill": 100.0, **quantities.quantities(prompt, [4, 5], [7, 30])}
     both = iter([(0, {"page": "p", **values}), (1, {"page": "q", **values})])
     measured.fill(measured.path(tmp_path, "docqa_mini"), {}, both)
-    rows = evaluate(measured.tests(), measured.load(tmp_path))
+    rows = evaluate(observations.tests(), measured.load(tmp_path))
     assert all((row.estimate.n, row.estimate.clusters) == (2, 2) and row.verdict for row in rows)
     shown = [row for found in _claims(tmp_path)["papers"].values() for row in found]
     assert [row[2] for row in shown if row[2] != "—" and not row[2].startswith("—;")] == [
@@ -433,18 +433,18 @@ class TestMeasuredFigures:
         return [{"page": f"p{i // 2}", **{k: v[i] for k, v in columns.items()}} for i in range(n)]
 
     def test_a_mean_leaves_out_what_is_not_defined(self):
-        found = measured.minus("a", "b")(self.samples(a=[3, None, 5, 4], b=[1, 1, 1, 4]))
+        found = observations.minus("a", "b")(self.samples(a=[3, None, 5, 4], b=[1, 1, 1, 4]))
         assert (found.value, found.n, found.clusters) == (2, 3, 2)
 
     def test_the_lowest_layer(self):
-        found = measured.lowest_layer("x")(self.samples(x=[[1, 0.2, 3], [0, 0.4, 3], [2, 0.3, 0]]))
+        found = observations.lowest_layer("x")(self.samples(x=[[1, 0.2, 3], [0, 0.4, 3], [2, 0.3, 0]]))
         assert found.value == pytest.approx(0.3)
 
     def test_thirds(self):
         samples = self.samples(x=[[6.0, 6, 1, 1, 2, 2]] * 4)
-        assert measured.thirds("x", 0, 1)(samples).value == 5
-        assert measured.thirds("x", 2, 1)(samples).value == 1
-        assert measured.thirds("x", 1)(samples).value == 1 - (6 + 2) / 2
+        assert observations.thirds("x", 0, 1)(samples).value == 5
+        assert observations.thirds("x", 2, 1)(samples).value == 1
+        assert observations.thirds("x", 1)(samples).value == 1 - (6 + 2) / 2
 
     def test_nothing_measured_is_a_hole(self):
-        assert all(row.estimate is None for row in evaluate(measured.tests(), []))
+        assert all(row.estimate is None for row in evaluate(observations.tests(), []))

@@ -14,11 +14,11 @@ FORMATS = ("text", "markdown")
 
 def rows(store: Path | str) -> list:
     """One ``Row`` a claim, in the papers' order; a claim whose data are missing is a row with a hole."""
-    from kvbench.claims import cells, measured, reselection
+    from kvbench.claims import cells, measured, observations, reselection
     from kvbench.claims.row import evaluate
 
     stored = cells.Cells(Path(store))
-    found = evaluate(measured.tests(), measured.load(Path(store)))
+    found = evaluate(observations.tests(), measured.load(Path(store)))
     found += evaluate([*cells.bacon(), *cells.ecokv(), *reselection.tests()], stored)
     order = ("BACON", "ECOKV", "RCR")
     return sorted(found, key=lambda row: order.index(row.claim.paper))
