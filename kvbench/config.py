@@ -133,6 +133,8 @@ def check_runtime(config: dict[str, Any]) -> None:
     check_dtype(config["model"])
     if config["limit"] is not None:
         check_whole("limit", config["limit"], 1, "leave it out for the benchmark's default, or")
+    if not str(config["store"] or "").strip():
+        raise UserError("store is empty: name a folder for the results, store=runs/NAME.")
     check_whole("retries", config["retries"], 0)
     if config["max_branch_bytes"] is not None:
         check_whole("max_branch_bytes", config["max_branch_bytes"], 1)

@@ -66,7 +66,7 @@ class SlurmLauncher(Launcher):
         if left:
             folder = Path(self.config.store) / "slurm"
             executor = _executor(settings, folder)
-            array = executor.map_array(Work(shared, self.command), left)
+            array = _submit(executor, Work(shared, self.command), left)
             name = str(array[0].job_id).partition("_")[0]
             print(f"Slurm job {name}: {len(array)} jobs in the array, logs in {folder}", file=sys.stderr)
             if settings["wait"]:
@@ -108,6 +108,20 @@ def _executor(settings: dict[str, Any], folder: Path) -> Any:
         **{key: value for key, value in slurm.items() if value is not None},
     )
     return executor
+
+
+def _submit(executor: Any, work: Work, left: list[list[str]]) -> list[Any]:
+    """The array's jobs. Raises UserError with Slurm's own words when it refuses them."""
+    from submitit.core.utils import FailedJobError
+
+    try:
+        return executor.map_array(work, left)
+    except FailedJobError as error:
+        why = " ".join(str(error).split()).removeprefix("sbatch: error: ")
+        raise UserError(
+            f"Slurm did not take the jobs ({why}): correct launcher.partition or launcher.account, "
+            "or use launcher=basic or launcher=joblib."
+        ) from error
 
 
 def _wait(array: list[Any], name: str, cluster: str) -> None:

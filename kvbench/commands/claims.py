@@ -14,7 +14,7 @@ from kvbench.errors import UserError
 USUAL = {"store": "runs/claims", "limit": "", "measure": "true"}
 EPILOG = """keys:
   limit=N        prompts a benchmark to measure attention and keys on (default: the benchmark's own)
-  measure=false  only show what is stored; the model is not loaded
+  measure=false  only show what is stored; the model is not loaded, which takes minutes otherwise
 
 The answers come from `kvbench run` into the same store: experiment=claims, claims_terms, claims_diversity,
 claims_windows, rcr_detailcaps and rcr_oracle_vqa; `make claims` runs all of it."""
@@ -36,12 +36,16 @@ def main(arguments: list[str]) -> int:
         raise UserError(f"limit must be a whole number of at least 1, not {limit!r}.")
     if measure not in ("true", "false"):
         raise UserError(f"measure must be true or false, not {measure!r}.")
+    from kvbench.store import cells
+
+    if measure == "true" and not cells(store):
+        raise UserError(
+            f"there are no answers in {store}: run `make claims`, or the experiments that --help names."
+        )
     if measure == "true":
         from kvbench.claims.measured import measure as fill
 
         fill(store, int(limit) if limit else None)
-    from kvbench.store import cells
-
     if cells(store):
         scored(store)
     found = claims.rows(store)
