@@ -156,14 +156,20 @@ def check_runtime(config: dict[str, Any]) -> None:
         )
 
 
-def _check_scoring(benchmark: dict[str, Any]) -> None:
-    """Scoring reads these keys from conf/benchmark alone: set for one run, they would change nothing."""
+def benchmark_file(name: str) -> dict[str, Any]:
+    """What conf/benchmark/NAME.yaml says; empty for a benchmark from elsewhere."""
     import yaml
 
-    file = conf_dir() / "benchmark" / f"{benchmark['name']}.yaml"
-    known = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    file = conf_dir() / "benchmark" / f"{name}.yaml"
+    return yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+
+
+def _check_scoring(benchmark: dict[str, Any]) -> None:
+    """Scoring reads these keys from conf/benchmark alone: set for one run, they would change nothing."""
+    known = benchmark_file(benchmark["name"])
     for key in ("metric", "metrics", "scale", "reference"):
         if key in known and benchmark.get(key) != known.get(key):
+            file = f"conf/benchmark/{benchmark['name']}.yaml"
             raise UserError(f"benchmark.{key} is not an option of a run: change it in {file}.")
 
 

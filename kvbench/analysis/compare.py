@@ -6,7 +6,9 @@ what else differs between their configs or circumstances is what the comparison 
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,9 @@ from kvbench.analysis.bootstrap import Difference, difference
 from kvbench.analysis.results import Entry, entries
 from kvbench.analysis.scoring import benchmark_config, name_of
 from kvbench.errors import UserError
-from kvbench.store import canonical, load_folder
-from kvbench.store import provenance as circumstances_of
+from kvbench.store import Responses, canonical, load_folder
+
+Read = Callable[[Path], Responses]
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class Comparison:
 def compare(first: Path, second: Path) -> Comparison:
     """Raises UserError when the stores share no cell."""
     ours, theirs = _by_cell(first), _by_cell(second)
+    read = functools.cache(load_folder)  # each journal once, however many cells it answers
     shared = [key for key in ours if key in theirs]
     if not shared:
         raise UserError(
@@ -63,9 +67,11 @@ def compare(first: Path, second: Path) -> Comparison:
         [name_of(entry.cell) for key, entry in theirs.items() if key not in ours],
     )
     circumstances = dict.fromkeys(
-        line for key in shared for line in _changes(_circumstances(ours[key]), _circumstances(theirs[key]))
+        line
+        for key in shared
+        for line in _changes(_circumstances(ours[key], read), _circumstances(theirs[key], read))
     )
-    return Comparison([_pair(ours[key], theirs[key]) for key in shared], only, list(circumstances))
+    return Comparison([_pair(ours[key], theirs[key], read) for key in shared], only, list(circumstances))
 
 
 def _by_cell(store: Path) -> dict[str, Entry]:
@@ -80,10 +86,10 @@ def _by_cell(store: Path) -> dict[str, Entry]:
     return found
 
 
-def _pair(ours: Entry, theirs: Entry) -> Pair:
+def _pair(ours: Entry, theirs: Entry, read: Read) -> Pair:
     cfg = benchmark_config(ours.cell)
     metric = cfg.get("metric", "score")
-    texts = [_texts(ours), _texts(theirs)]
+    texts = [_texts(ours, read), _texts(theirs, read)]
     common = sorted(texts[0].keys() & texts[1].keys())
     values = [(entry.scores.per_sample.get(metric, {}) if entry.scores else {}) for entry in (ours, theirs)]
     usable = [index for index in common if all(math.isfinite(given.get(index, math.nan)) for given in values)]
@@ -103,15 +109,15 @@ def _pair(ours: Entry, theirs: Entry) -> Pair:
     )
 
 
-def _texts(entry: Entry) -> dict[int, str]:
-    answers = load_folder(entry.cell.folder).answers[entry.cell.digest]
+def _texts(entry: Entry, read: Read) -> dict[int, str]:
+    answers = read(entry.cell.folder).answers[entry.cell.digest]
     return {index: record["text"] for index, record in answers.items()}
 
 
-def _circumstances(entry: Entry) -> dict[str, Any]:
+def _circumstances(entry: Entry, read: Read) -> dict[str, Any]:
     """What could have changed a cell's answers (versions, device, ...); all values where it was resumed."""
     found: dict[str, list[str]] = {}
-    for facts in circumstances_of(entry.cell.folder, entry.cell.digest):
+    for facts in read(entry.cell.folder).circumstances(entry.cell.digest):
         for key, value in _flat(facts).items():
             values = found.setdefault(key, [])
             if str(value) not in values:

@@ -19,8 +19,8 @@ from kvbench.analysis import Missing
 from kvbench.analysis.results import results_csv
 from kvbench.benchmarks.base import Benchmark, Scores, listed
 from kvbench.benchmarks.captions import java
+from kvbench.config import benchmark_file
 from kvbench.errors import UserError
-from kvbench.paths import conf_dir
 from kvbench.store import Cell, canonical, cells, check_versions, kept_summary, load_folder, write_atomic
 from kvbench.store.files import storage_error
 
@@ -29,11 +29,7 @@ _VERSION = 2  # raise when the meaning of a score changes: every cell is then sc
 
 def benchmark_config(cell: Cell) -> dict[str, Any]:
     """The benchmark's full config: what names the cell, as stored, and the metrics from conf/benchmark."""
-    import yaml
-
-    file = conf_dir() / "benchmark" / f"{cell.benchmark}.yaml"
-    known = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return {**known, **cell.config["benchmark"]}
+    return {**benchmark_file(cell.benchmark), **cell.config["benchmark"]}
 
 
 def groups(found: Iterable[Cell]) -> dict[tuple[Any, ...], list[Cell]]:

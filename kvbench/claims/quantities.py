@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kvbench.claims.cells import TIGHTEST, WINDOW
 from kvbench.engine.generate import observe
 from kvbench.engine.prefill import Prefill
 from kvbench.methods import build
 from kvbench.methods.select import kept_mask, top_mask
 
-BUDGET, WINDOW = 32, 16  # the tightest budget of the embedded model and its usual window
 STRONG = 16  # tiles a layer: as many as a head selects at that budget
 RADIUS = 5  # of BACON's neighbourhood (eq. 5)
 
@@ -47,7 +47,7 @@ def attention(prompt: Prefill, tiles: Tensor, answer: Tensor, evidence: Tensor) 
         found[f"{name}_last"] = share(last, where)
         found[f"{name}_earlier"] = share(earlier, where)
     view = observation.view(WINDOW, "mean", "none")
-    size = BUDGET - WINDOW
+    size = TIGHTEST - WINDOW
     found["recall_last"] = recall(view.reduced(view.last_attention), evidence, size)
     found["recall_window"] = recall(view.b, evidence, size)
     on_tiles = last[..., tiles]
@@ -96,7 +96,7 @@ def keys(prompt: Prefill) -> dict[str, list[float]]:
     """
     from scipy.stats import spearmanr
 
-    method = build({"name": "snapkv+ecokv"}, BUDGET)
+    method = build({"name": "snapkv+ecokv"}, TIGHTEST)
     view = observe(prompt).view(method.window, *method.base)
     diversity, importance = method.score.diversity(view), view.importance
     correlation = [
@@ -118,7 +118,7 @@ def selection_time(prompt: Prefill, repeats: int = 3) -> dict[str, float]:
     fastest = {"select_base": math.inf, "select_bacon": math.inf}
     for _ in range(repeats):
         for name, method in (("select_base", "snapkv"), ("select_bacon", "snapkv+bacon")):
-            chosen = build({"name": method, "window": WINDOW}, BUDGET)
+            chosen = build({"name": method, "window": WINDOW}, TIGHTEST)
             start = time.perf_counter()
             kept_mask(chosen, observe(prompt))
             fastest[name] = min(fastest[name], 1000 * (time.perf_counter() - start))

@@ -38,15 +38,16 @@ def main(arguments: list[str]) -> int:
         raise UserError(f"measure must be true or false, not {measure!r}.")
     from kvbench.store import cells
 
-    if measure == "true" and not cells(store):
-        raise UserError(
-            f"there are no answers in {store}: run `make claims`, or the experiments that --help names."
-        )
+    stored = cells(store)
     if measure == "true":
+        if not stored:
+            raise UserError(
+                f"there are no answers in {store}: run `make claims`, or the experiments that --help names."
+            )
         from kvbench.claims.measured import measure as fill
 
         fill(store, int(limit) if limit else None)
-    if cells(store):
+    if stored:
         scored(store)
     found = claims.rows(store)
     width = max(120, shutil.get_terminal_size((160, 24)).columns)

@@ -84,6 +84,11 @@ class Responses:
         """Whether the circumstances of some answers are lost, which damage alone can do."""
         return not self.answered_in.get(cell, set()) - {""} <= self.sessions.keys()
 
+    def circumstances(self, cell: str) -> list[dict[str, Any]]:
+        """The distinct circumstances (CIRCUMSTANCES) under which a cell's answers were computed."""
+        sessions = sorted(self.answered_in.get(cell, ()))
+        return [self.sessions[session] for session in sessions if session in self.sessions]
+
     def failed(self, cell: str) -> dict[int, dict[str, Any]]:
         """Samples whose last word is an error."""
         answered = self.answers.get(cell, {})
@@ -158,15 +163,7 @@ def kept_summary(packed: dict[str, Any]) -> tuple[int, float, int]:
 
 def provenance(folder: Path, cell: str) -> list[dict[str, Any]]:
     """The distinct circumstances under which a cell's answers were computed, without times."""
-    return _circumstances(cell, load_folder(folder))
-
-
-def _circumstances(cell: str, responses: Responses) -> list[dict[str, Any]]:
-    return [
-        responses.sessions[session]
-        for session in sorted(responses.answered_in.get(cell, ()))
-        if session in responses.sessions
-    ]
+    return load_folder(folder).circumstances(cell)
 
 
 def summarise(cell: layout.Cell, responses: Responses) -> dict[str, Any]:
@@ -211,7 +208,7 @@ def summarise(cell: layout.Cell, responses: Responses) -> dict[str, Any]:
             }
             for record in answers
         ],
-        "provenance": _circumstances(cell.digest, responses),
+        "provenance": responses.circumstances(cell.digest),
     }
 
 
@@ -238,7 +235,7 @@ def _history(cell: layout.Cell, responses: Responses) -> dict[str, Any]:
     started = sorted(run["started"] for run in runs)
     return {
         "digest": cell.digest,
-        "circumstances": _circumstances(cell.digest, responses),
+        "circumstances": responses.circumstances(cell.digest),
         "commands": sorted({" ".join(run["command"]) for run in runs}),
         "hosts": len({run.get("host") for run in runs}),
         "first_started": started[0] if started else None,
