@@ -109,9 +109,10 @@ def test_overhead_is_what_is_not_the_forward_pass(tmp_path, monkeypatch):
     model = fakes.Adapter()
     model.model, model.device = Network(), torch.device("cpu")
 
-    def generate(adapter, inputs, methods, benchmark, trace=False, **_):
+    def generate(adapter, inputs, methods, benchmark, trace=False, seconds=None, **_):
         adapter.model()
         time.sleep(0.03)
+        seconds |= {"prefill": 0.04, "select": 0.01, "decode": 0.01}
         return fakes.generate(adapter, inputs, methods, benchmark, trace)
 
     monkeypatch.setattr(run, "load_model", lambda _: model)
@@ -121,7 +122,10 @@ def test_overhead_is_what_is_not_the_forward_pass(tmp_path, monkeypatch):
     (row,) = overhead.rows("fake", "fake_qa", 3, {"one": words})
     assert row["answers"] == 3
     assert 0.09 <= row["model_s"] <= row["total_s"] - 0.09
-    assert row["overhead_percent"] == pytest.approx(100 * (row["total_s"] / row["model_s"] - 1))
+    assert row["select_percent"] == pytest.approx(100 * 0.03 / row["model_s"])
+    assert row["cache_percent"] == pytest.approx(100 * (0.15 - row["model_s"]) / row["model_s"])
+    assert row["harness_percent"] == pytest.approx(100 * (row["total_s"] - 0.18) / row["model_s"])
+    assert row["harness_percent"] >= 0
     assert "prepare" not in vars(model)
 
 

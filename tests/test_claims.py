@@ -7,6 +7,7 @@ import math
 from types import SimpleNamespace
 
 import fakestore
+import numpy as np
 import pytest
 import torch
 from fakestore import benchmark_cfg, method_cfg
@@ -14,6 +15,7 @@ from scipy.stats import rankdata
 from test_drift import frame
 
 from kvbench import claims, cli, reference
+from kvbench.analysis import correlation
 from kvbench.claims import cells, measured, observations, printed, quantities, rendering, reselection
 from kvbench.claims.row import FAILS, HOLDS, UNDECIDED, Claim, Estimate, Hole, Region, Row, evaluate, verdict
 from kvbench.engine.prefill import Prefill
@@ -126,12 +128,13 @@ def test_printed_figures_are_the_published_ones():
 class TestCells:
     """Exact match of three benchmarks; the answers' scores are put in place."""
 
-    def add(self, store, method, right, benchmark, **options):
+    def add(self, store, method, right, benchmark, kept=None, **options):
         config = method_cfg(method, **options)
         if "+" not in method:
             config["score"] = {"name": "window"}
         texts = {i: "x" for i in range(len(right))}
-        cell = fakestore.add(store, benchmark_cfg(benchmark, "sets"), config, 32, texts, model="embedded")
+        asked = benchmark_cfg(benchmark, "sets")
+        cell = fakestore.add(store, asked, config, 32, texts, model="embedded", kept=kept)
         metric = benchmark_cfg(benchmark)["metric"]
         document = {
             "digest": cell.digest,
@@ -172,6 +175,14 @@ class TestCells:
         assert cells.gap(cells.plain("snapkv+bacon"), cells.plain("snapkv"))(found).value == 100
         off = cells.plain("snapkv+bacon", **{"score.evidence": False})
         assert cells.gap(cells.plain("snapkv+bacon"), off)(found).value == 50
+
+    def test_memory_is_the_entries_that_the_answers_record(self, tmp_path):
+        for benchmark in cells.QUESTIONS:
+            self.add(tmp_path, "snapkv+bacon", [1, 0], benchmark, kept=34)
+            self.add(tmp_path, "snapkv", [1, 0], benchmark)
+        both = cells.plain("snapkv+bacon"), cells.plain("snapkv")
+        found = cells.gap(*both, values_of=cells.stored)(cells.Cells(tmp_path))
+        assert (found.value, found.n) == (2, 6)
 
     def test_unequal_samples_and_missing_cells_are_holes(self, tmp_path):
         figure = self.both(tmp_path, [1, 1, 1], [0, 0])
@@ -223,7 +234,8 @@ class TestReselection:
 
     def test_the_gap_goes_with_drift(self, store):
         found = reselection.gap_correlation("drift")(store)
-        assert (found.value, found.note) == (pytest.approx(-1), "threshold tau=0.05")
+        assert found.value == pytest.approx(-1)
+        assert found.note == "threshold tau=0.05: fewer than 3 pictures have no interval"
 
     def test_pairs_whose_interval_excludes_zero_are_counted(self, store, monkeypatch):
         monkeypatch.setattr(reselection, "DYNAMIC", ("exact", "rcr", "infinigen"))
@@ -235,10 +247,31 @@ class TestReselection:
             return SimpleNamespace(cell=SimpleNamespace(digest=name), scores=known)
 
         store.entries = [entry(*item) for item in values.items()]
-        found = reselection.separated("x")(store)
+        found = reselection.separated(reselection.scored("x"))(store)
         assert (found.value, found.counted, found.note) == (2, True, "of 3 pairs")
         with pytest.raises(Hole, match="y of describe_mini is not scored"):
-            reselection.separated("y")(store)
+            reselection.separated(reselection.scored("y"))(store)
+
+    def test_rouge_against_the_page_takes_the_nearest_description(self, tmp_path, monkeypatch):
+        asked = benchmark_cfg("describe_mini", "sets")
+        texts = {0: "a red cat", 1: "nothing"}
+        cell = fakestore.add(tmp_path, asked, method_cfg("snapkv"), 64, texts, model="embedded")
+        own = {0: ["a dog", "a red house"], 1: ["a hat"]}
+        page = SimpleNamespace(references=lambda indices: {index: own[index] for index in indices})
+        monkeypatch.setattr(reselection.benchmarks, "load", lambda config: page)
+        found = reselection.reference_rouge(SimpleNamespace(cell=cell))
+        assert found == {0: pytest.approx(2 / 3), 1: 0}
+
+    def test_equal_lengths_have_no_correlation_and_decide_nothing(self, store, monkeypatch):
+        known = correlation.correlations(store.samples)
+        same = correlation.spearman(np.arange(4.0), np.ones(4), list("abcd"))
+        monkeypatch.setattr(correlation, "correlations", lambda group: known.assign(**same))
+        found = reselection.gap_correlation("length")(store)
+        assert math.isnan(found.value) and "the same in every sample" in found.note
+        row = Row(CLAIM, found)
+        assert row.verdict == UNDECIDED
+        shown = rendering.cells(row, {CLAIM.command: "a"})[2]
+        assert shown.startswith("not defined; ") and "nan" not in shown
 
     MISSING = (
         reselection.mean("quest"),

@@ -3,8 +3,9 @@
     kvbench bench overhead --benchmark docqa_mini --limit 10
 
 Runs a job as `kvbench run` does, into an empty store, and counts from the first prompt to the last written
-result. Everything outside of model.forward is overhead: reading pictures, prompts, selection, building the
-compact cache, text, journal and results.
+result. What lies outside of model.forward is told apart, each relative to the model's own time: the methods'
+selection; the cache, that is copying the kept entries of every branch and keeping the batch; and the harness,
+all the rest: reading pictures, prompts, text, journal and results.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
+from kvbench import run as generation
 from kvbench.bench import report
 from kvbench.commands.parsing import Parser
 from kvbench.errors import UserError
@@ -31,7 +35,6 @@ def rows(
 ) -> list[dict[str, Any]]:
     """One row per set of cells: seconds in all, of the model, and the overhead relative to the model."""
     from kvbench import compose, plan
-    from kvbench import run as generation
 
     measured = []
     for name, overrides in (GRIDS if grids is None else grids).items():
@@ -39,28 +42,37 @@ def rows(
             words = [f"model={model}", f"benchmark={benchmark}", f"limit={limit}", f"store={folder}/store"]
             (job,) = plan.jobs([*overrides, *words], True)
             watch = _Stopwatch(generation.load_model(job.config["model"]))
-            with watch:
+            with watch, mock.patch.object(generation, "generate", watch.generate):
                 outcome = generation.run_job(job, ["kvbench", "bench", "overhead"])
             total = time.perf_counter() - watch.start
             if outcome.missing:
                 raise UserError(f"the run failed ({outcome.first_error}): there is nothing to measure.")
-        measured.append(
-            {
-                "cells": name,
-                "answers": outcome.done,
-                "total_s": total,
-                "model_s": watch.model,
-                "overhead_percent": 100 * (total - watch.model) / watch.model,
-            }
-        )
+        parts = {"select": watch.laps["select"], "cache": watch.cache}
+        parts["harness"] = total - watch.model - sum(parts.values())
+        row = {"cells": name, "answers": outcome.done, "total_s": total, "model_s": watch.model}
+        measured.append(row | {f"{part}_percent": 100 * s / watch.model for part, s in parts.items()})
     return measured
 
 
 class _Stopwatch:
-    """Inside the block: when the first prompt was prepared, and how long the model's forward calls took."""
+    """Inside the block: when the first prompt was prepared, and where the engine's time went."""
 
     def __init__(self, adapter: Any):
         self.adapter, self.start, self.model = adapter, 0.0, 0.0
+        self.laps: Counter[str] = Counter()  # seconds in the engine's own stages
+        self._generate = generation.generate
+
+    @property
+    def cache(self) -> float:
+        """Seconds of prefill and decode outside of the model."""
+        return self.laps["prefill"] + self.laps["decode"] - self.model
+
+    def generate(self, *arguments: Any, **settings: Any) -> Any:
+        """The runner's own `generate`, its stages added up."""
+        seconds: dict[str, float] = {}
+        answers = self._generate(*arguments, seconds=seconds, **settings)
+        self.laps.update(seconds)
+        return answers
 
     def __enter__(self) -> _Stopwatch:
         prepare = self.adapter.prepare

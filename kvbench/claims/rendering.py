@@ -44,8 +44,9 @@ def cells(row: Row, letters: dict[str, str]) -> list[str]:
     ours, n = "—", "—"
     if estimate is not None:
         digits = claim.digits
-        ours = f"{estimate.value:.{digits}f}"
-        if not estimate.counted:
+        defined = estimate.value == estimate.value
+        ours = f"{estimate.value:.{digits}f}" if defined else "not defined"
+        if defined and not estimate.counted:
             known = estimate.low == estimate.low
             ours += f" [{estimate.low:.{digits}f}, {estimate.high:.{digits}f}]" if known else " [no interval]"
         n = f"{estimate.n} ({estimate.clusters})"

@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvbench import benchmarks
 from kvbench.analysis import correlation, drift, policies
 from kvbench.analysis.bootstrap import difference
 from kvbench.analysis.resampling import interval
+from kvbench.analysis.scoring import benchmark_config
+from kvbench.benchmarks.fidelity import rouge_l
 from kvbench.claims.cells import ABOVE, BELOW, Cells, Spec, gap
 from kvbench.claims.row import Claim, Estimate, Hole, Region, Test
+from kvbench.store.responses import load_folder
 
 if TYPE_CHECKING:
     from kvbench.analysis.results import Entry
@@ -101,22 +105,41 @@ def gap_correlation(factor: str) -> Callable[[Cells], Estimate]:
         found = correlation.correlations(group)
         chosen = (found["policy"] == label) & (found["gap_to"] == "infinigen") & (found["factor"] == factor)
         row = found[chosen].iloc[0]
-        if row["rho"] != row["rho"]:
+        if not row["n"]:
             raise Hole(f"{label}: {row['note']}")
         pages = policies.of(group, label)["cluster"].nunique()
-        return Estimate(row["rho"], row["low"], row["high"], int(row["n"]), pages, note=label)
+        note = f"{label}: {row['note']}" if row["note"] else label
+        return Estimate(row["rho"], row["low"], row["high"], int(row["n"]), pages, note=note)
 
     return figure
 
 
-def separated(metric: str) -> Callable[[Cells], Estimate]:
+def scored(metric: str) -> Callable[[Entry], dict[int, float]]:
+    """A cell's values of a metric by sample."""
+
+    def values(entry: Entry) -> dict[int, float]:
+        found = entry.scores.per_sample.get(metric)
+        if not found:
+            raise Hole(f"{metric} of {LONG} is not scored")
+        return found
+
+    return values
+
+
+def reference_rouge(entry: Entry) -> dict[int, float]:
+    """ROUGE-L of a cell's stored descriptions against the page's own, by sample."""
+    benchmark = benchmarks.load(benchmark_config(entry.cell))
+    answers = load_folder(entry.cell.folder).answers[entry.cell.digest]
+    own = benchmark.references(sorted(answers))
+    return {index: max(rouge_l(answers[index]["text"], text) for text in own[index]) for index in own}
+
+
+def separated(values_of: Callable[[Entry], dict[int, float]]) -> Callable[[Cells], Estimate]:
     """Pairs of dynamic policies whose difference in a metric excludes 0."""
 
     def figure(cells: Cells) -> Estimate:
         found = {name: _entry(cells, name) for name in DYNAMIC}
-        values = {name: entry.scores.per_sample.get(metric) for name, entry in found.items()}
-        if not all(values.values()):
-            raise Hole(f"{metric} of {LONG} is not scored")
+        values = {name: values_of(entry) for name, entry in found.items()}
         clusters = found[DYNAMIC[0]].scores.clusters
         pairs = list(combinations(DYNAMIC, 2))
         gaps = [difference(values[a], values[b], (a, b), clusters=clusters) for a, b in pairs]
@@ -243,7 +266,16 @@ def tests() -> list[Test]:
             Region(high=1),
             DESCRIPTIONS,
             0,
-            separated("detailcaps_CIDEr"),
+            separated(scored("detailcaps_CIDEr")),
+        ),
+        (
+            "nor does ROUGE-L against the page's own description",
+            "not separated, in words (limits)",
+            "pairs whose interval excludes 0:",
+            Region(high=1),
+            DESCRIPTIONS,
+            0,
+            separated(reference_rouge),
         ),
         (
             "fidelity separates the dynamic methods",
@@ -252,7 +284,7 @@ def tests() -> list[Test]:
             Region(low=0),
             DESCRIPTIONS,
             0,
-            separated(drift.FIDELITY),
+            separated(scored(drift.FIDELITY)),
         ),
         (
             "rcr reads as many vectors a step as its peers",

@@ -183,16 +183,16 @@ def page_readings(adapter, count: int, seed: int = 0) -> Iterable[Reading]:
             label = f.label.split()
             if len(label) == len(f.label_tiles):  # one tile a word
                 words += [(word, [tile]) for word, tile in zip(label, f.label_tiles, strict=True)]
-        boxes = [(text, _seen(adapter, image, tiles, page.columns)) for text, tiles in words]
+        boxes = [(text, page_tokens(adapter, image.size, tiles, page.columns)) for text, tiles in words]
         yield Reading(image, prompt.TASKS["detailcaps"](""), boxes, max_new_tokens=96)
 
 
-def _seen(adapter, image: Any, tiles: list[int], columns: int) -> list[int]:
-    """Visual tokens of a page that see any of some tiles, numbered in reading order."""
+def page_tokens(adapter, size: tuple[int, int], tiles: Iterable[int], columns: int) -> list[int]:
+    """Visual tokens that see any of a drawn page's tiles; size: its pixels, columns: its tiles across."""
     from kvbench.embedded.draw import TILE_HEIGHT, TILE_WIDTH
 
     found: set[int] = set()
     for tile in tiles:
         left, top = tile % columns * TILE_WIDTH, tile // columns * TILE_HEIGHT
-        found.update(adapter.box_tokens(image.size, (left, top, left + TILE_WIDTH, top + TILE_HEIGHT)))
+        found.update(adapter.box_tokens(size, (left, top, left + TILE_WIDTH, top + TILE_HEIGHT)))
     return sorted(found)

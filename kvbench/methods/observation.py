@@ -44,17 +44,22 @@ class Observation:
         return self.memo(("query mean", window), lambda: self._attend(window))
 
     def _attend(self, window: int) -> Tensor:
-        layers, heads, length, dim = self.keys.shape
+        layers, _, length, _ = self.keys.shape
         query_heads = self.window_queries.shape[1]
-        causal = torch.ones(window, window, dtype=torch.bool, device=self.keys.device).triu(1)
         means = torch.empty(layers, query_heads, length - window, device=self.keys.device)
         for layer in range(layers):  # one layer at a time bounds the [queries, N] logits of long prompts
-            query = self.window_queries[layer, :, -window:].float().reshape(heads, -1, dim)
-            logits = query @ self.keys[layer].float().transpose(1, 2) * dim**-0.5
-            logits = logits.view(query_heads, window, length)
-            logits[:, :, length - window :].masked_fill_(causal, float("-inf"))
-            means[layer] = logits.softmax(-1)[:, :, : length - window].mean(1)
+            means[layer] = self.rows(layer, window)[:, :, : length - window].mean(1)
         return means
+
+    def rows(self, layer: int, window: int) -> Tensor:
+        """[H*G, window, N] causal attention of one layer's last `window` queries. Not remembered."""
+        _, heads, length, dim = self.keys.shape
+        query = self.window_queries[layer, :, -window:].float().reshape(heads, -1, dim)
+        logits = query @ self.keys[layer].float().transpose(1, 2) * dim**-0.5
+        logits = logits.view(-1, window, length)
+        causal = torch.ones(window, window, dtype=torch.bool, device=logits.device).triu(1)
+        logits[:, :, length - window :].masked_fill_(causal, float("-inf"))
+        return logits.softmax(-1)
 
     def view(self, window: int, reduce: str = "mean", pool: str = "avg", kernel: int = 5) -> View:
         """The observation as one method sees it: its window and how it reduces and pools attention."""
@@ -104,6 +109,12 @@ class View:
         how = (self.reduce, self.pool, self.kernel)
         make = lambda: self.pooled(self.reduced(self.observation.query_mean(self.window)))  # noqa: E731
         return self._memo("b", make, *how)
+
+    @property
+    def b_ranked(self) -> Tensor:
+        """[L, H, M] b of each head from high to low"""
+        how = (self.reduce, self.pool, self.kernel)
+        return self._memo("b ranked", lambda: self.b.sort(-1, descending=True).values, *how)
 
     @property
     def last_query(self) -> Tensor:

@@ -73,7 +73,10 @@ def kept_mask(method: Method, observation: Observation) -> Tensor:
     if method.full or method.budget >= length or method.window >= length:
         return torch.ones(layers, heads, length, dtype=torch.bool)
     view = observation.view(method.window, *method.base)
-    selected = method.capacity(view, method.budget - method.window)
+    selected = observation.memo(
+        ("selected", method.capacity, method.window, method.base, method.budget),
+        lambda: method.capacity(view, method.budget - method.window),
+    )
     if method.score.uses_capacity:
         scores = method.score(view, selected)
         ranked = scores.sort(-1, descending=True).values

@@ -19,7 +19,7 @@ class AdaKV(Capacity):
     def __call__(self, view, selected):
         import torch
 
-        base = view.b.sort(-1, descending=True).values  # always b, whatever score selects inside a head
+        base = view.b_ranked  # always b, whatever score selects inside a head
         layers, heads, candidates = base.shape
         if self.normalise:
             total = base.sum(-1, keepdim=True)

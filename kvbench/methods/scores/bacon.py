@@ -39,7 +39,7 @@ class Bacon(WindowScore):
         b = view.b
         evidence = self._evidence(view)
         region = (self.rho * selected).long().clamp(max=b.shape[-1]).to(b.device)
-        by_b = region_of(b, region)
+        by_b = region_of(b, region, view.b_ranked)
         by_v = region_of(evidence, region) if self.variant == "released" else by_b
         strength = self.gamma * masked_std(b, by_b) / (masked_std(evidence, by_v) + self.epsilon)
         if self.variant == "released":
@@ -92,11 +92,11 @@ class Bacon(WindowScore):
         return total / count.clamp(min=1)
 
 
-def region_of(scores, sizes):
-    """[L, H, M] bool: the `sizes` [L, H] highest scores of each head."""
+def region_of(scores, sizes, ranked=None):
+    """[L, H, M] bool: the `sizes` [L, H] highest scores of each head; ranked: the scores sorted downwards."""
     from kvbench.methods.select import top_mask
 
-    return top_mask(scores, sizes)
+    return top_mask(scores, sizes, ranked)
 
 
 def masked_std(scores, mask):
