@@ -10,6 +10,7 @@ from typing import Any
 
 from kvbench import doctor
 from kvbench.errors import UserError
+from kvbench.words import counted
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
 
@@ -58,7 +59,7 @@ def fetch(cfg: Mapping[str, Any], kind: str, say: Callable[[str], None]) -> None
             say(f"{unpack(folder, video.folder(cfg))} archives of videos unpacked")
         from kvbench import benchmarks
 
-        say(f"{benchmarks.load(cfg).size()} samples")
+        say(counted(benchmarks.load(cfg).size(), "sample"))
 
 
 def unpack(source: Path, target: Path) -> int:

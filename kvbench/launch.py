@@ -13,6 +13,7 @@ from kvbench import compose, plan, preempt, store, tracking
 from kvbench import run as generation
 from kvbench.errors import UserError
 from kvbench.store.files import storage_error
+from kvbench.words import counted
 
 
 def run(overrides: list[str], multirun: bool, command: list[str]) -> int:
@@ -51,8 +52,11 @@ def clean(overrides: list[str], multirun: bool, yes: bool) -> bool:
     answers = sum(cleaning.count(folder, digests) for folder, digests in cells.items())
     if not yes:
         if not sys.stdin.isatty():
-            raise UserError(f"--clean would delete {answers} answers and nobody is there to ask: add --yes.")
-        asked = f"delete {answers} answers of {sum(map(len, cells.values()))} cells? [y/N] "
+            raise UserError(
+                f"--clean would delete {counted(answers, 'answer')} and nobody is there to ask: add --yes."
+            )
+        count = sum(map(len, cells.values()))
+        asked = f"delete {counted(answers, 'answer')} of {counted(count, 'cell')}? [y/N] "
         if input(asked).strip().lower() not in ("y", "yes"):
             return False
     for folder, digests in cells.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
@@ -12,6 +13,7 @@ from rich.table import Table
 from kvbench import compose, paths, plan, store
 from kvbench.errors import UserError
 from kvbench.methods import registry
+from kvbench.words import duration
 
 
 def _console() -> Console:
@@ -29,8 +31,11 @@ def print_plan(overrides: list[str], multirun: bool, list_cells: bool) -> None:
     totals = [0, 0, 0, 0]
     unknown = False
     missing: list[int] = []  # answers by job, as far as known
+    read = functools.lru_cache(maxsize=1)(store.load_folder)  # the shards of a benchmark stand together
+    devices: set[str] = set()
     for job in jobs:
-        responses = store.load_folder(job.folder)
+        responses = read(job.folder)
+        devices |= {session["device"] for session in responses.sessions.values() if session["device"]}
         for sentence in responses.damaged:
             print(f"kvbench: {sentence}", file=sys.stderr)
         indices = job.indices(responses)
@@ -61,7 +66,7 @@ def print_plan(overrides: list[str], multirun: bool, list_cells: bool) -> None:
         )
     console = _console()
     console.print(table)
-    console.print(_estimate(jobs, missing), markup=False)
+    console.print(_estimate(jobs, missing, sorted(devices)), markup=False)
     for sentence in _left_out(jobs):
         console.print(sentence, markup=False, soft_wrap=True)
     if list_cells:
@@ -78,9 +83,8 @@ def print_plan(overrides: list[str], multirun: bool, list_cells: bool) -> None:
                 console.print(f"  {cell.digest}  {cell.method:<20} {' '.join(words)}".rstrip())
 
 
-def _estimate(jobs: list[plan.Job], missing: list[int]) -> str:
-    """Hours on one worker, from what earlier answers of the same model and benchmark took."""
-    from kvbench.status import duration
+def _estimate(jobs: list[plan.Job], missing: list[int], devices: list[str]) -> str:
+    """Hours on one worker, from what earlier answers of the same model and benchmark took on ``devices``."""
     from kvbench.store.tally import Tally
 
     paces: dict[Any, float | None] = {}
@@ -97,7 +101,10 @@ def _estimate(jobs: list[plan.Job], missing: list[int]) -> str:
     if strange:
         names = ", ".join(dict.fromkeys(strange))
         return f"cannot estimate the time of {names} before an answer is there: run with limit=2 first"
-    return f"about {duration(seconds)} on one worker, as earlier answers in this store took"
+    where = f"one worker ({' or '.join(devices)})" if devices else "one worker"
+    text = f"about {duration(seconds)} on {where}, as earlier answers in this store took"
+    on_gpu = devices and not {"cpu", "none"} & set(devices)
+    return f"{text}: {seconds / 3600:.2f} GPU-hours with a GPU a worker" if on_gpu else text
 
 
 def _left_out(jobs: list[plan.Job]) -> list[str]:

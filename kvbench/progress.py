@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from kvbench.words import counted, duration
+
 INTERVAL = 30.0  # seconds between plain lines
 
 
@@ -43,8 +45,11 @@ class Progress:
             self._task = self._bar.add_task(self.title, total=self.total, completed=self.done)
             self._bar.start()
         elif self.done < self.total:
-            self.say(f"{self.title}: {self.done} of {self.total} samples done")
+            self.say(self._line())
         return self
+
+    def _line(self) -> str:
+        return f"{self.title}: {self.done} of {counted(self.total, 'sample')} done"
 
     def advance(self) -> None:
         """One more sample."""
@@ -55,10 +60,12 @@ class Progress:
         elif now - self._told >= INTERVAL and self.done < self.total:
             self._told = now
             left = (now - self._began) / (self.done - self._first) * (self.total - self.done)
-            self.say(f"{self.title}: {self.done} of {self.total} samples done, about {left:.0f} s left")
+            self.say(f"{self._line()}, about {duration(left)} left")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+        elif self.done > self._first:
+            self.say(f"{self._line()} after {duration(time.monotonic() - self._began)}")

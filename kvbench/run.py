@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from kvbench import memory, provenance, store
 from kvbench.errors import UserError
 from kvbench.plan import Job
 from kvbench.progress import Progress
+from kvbench.words import counted
 
 # The model of the last job.  A sweep visits one model with several benchmarks; loading it once is enough.
 _loaded: dict[str, Any] = {}
@@ -40,9 +42,8 @@ class Outcome:
         return self.cells * self.samples - self.done
 
     def sentence(self) -> str:
-        text = (
-            f"{self.title}: {self.cells} cells x {self.samples} samples, {self.done} answers, {self.new} new"
-        )
+        text = f"{self.title}: {counted(self.cells, 'cell')} x {counted(self.samples, 'sample')}, "
+        text += f"{counted(self.done, 'answer')}, {self.new} new"
         if self.failed:
             text += f", {self.failed} FAILED (first: {self.first_error})"
         elif self.missing:
@@ -107,9 +108,12 @@ def run_job(job: Job, command: list[str], say: Callable[[str], None] = print) ->
     return _outcome(job, responses, indices, new)
 
 
-def stored(job: Job) -> Outcome | None:
-    """What the store holds of a job; None when no session has seen how many samples there are."""
-    responses = store.load_folder(job.folder)
+def stored(job: Job, read: Callable[[Path], store.Responses] = store.load_folder) -> Outcome | None:
+    """What the store holds of a job; None when no session has seen how many samples there are.
+
+    ``read`` gives what the journals of a folder say.
+    """
+    responses = read(job.folder)
     indices = job.indices(responses)
     return None if indices is None else _outcome(job, responses, indices, new=0)
 
@@ -172,7 +176,7 @@ def _generate_missing(
     if not samples:
         raise UserError(
             f"shard {job.config['shard']} of {job.config['shards']} has no sample: "
-            f"use at most {len(every)} shards for {len(every)} samples."
+            f"use at most {counted(len(every), 'shard')} for {counted(len(every), 'sample')}."
         )
     pending = _pending(job, responses, [sample.index for sample in samples])
     if not pending and not _lost(job, writer, responses):

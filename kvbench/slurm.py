@@ -7,6 +7,7 @@ from the store: without accounting Slurm cannot tell, and the journal is what co
 
 from __future__ import annotations
 
+import functools
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from hydra.plugins.launcher import Launcher
 from omegaconf import OmegaConf
 
 from kvbench.errors import UserError
+from kvbench.words import counted
 
 POLL = 5.0  # seconds between two looks at the queue
 
@@ -58,20 +60,34 @@ class SlurmLauncher(Launcher):
         settings = OmegaConf.to_container(self.config.launcher, resolve=True)
         shared = list(self.config.hydra.overrides.hydra)
         jobs = [plan.job(list(overrides), shared) for overrides in job_overrides]
+        before = _outcomes(jobs)
         left = [
             list(overrides)
-            for overrides, job in zip(job_overrides, jobs, strict=True)
-            if generation.stored(job) is None or generation.stored(job).missing
+            for overrides, outcome in zip(job_overrides, before, strict=True)
+            if outcome is None or outcome.missing
         ]
         if left:
             folder = Path(self.config.store) / "slurm"
             executor = _executor(settings, folder)
             array = _submit(executor, Work(shared, self.command), left)
             name = str(array[0].job_id).partition("_")[0]
-            print(f"Slurm job {name}: {len(array)} jobs in the array, logs in {folder}", file=sys.stderr)
+            print(
+                f"Slurm job {name}: {counted(len(array), 'job')} in the array, logs in {folder}",
+                file=sys.stderr,
+            )
             if settings["wait"]:
                 _wait(array, name, settings["cluster"])
-        return [_returned(generation.stored(job) or generation.unknown(job)) for job in jobs]
+        after = zip(jobs, _outcomes(jobs) if left else before, strict=True)
+        return [_returned(outcome or generation.unknown(job)) for job, outcome in after]
+
+
+def _outcomes(jobs: Sequence[Any]) -> list[Any]:
+    """What the store holds of each job; the shards of a benchmark stand together and share one reading."""
+    from kvbench import run as generation
+    from kvbench import store
+
+    read = functools.lru_cache(maxsize=1)(store.load_folder)
+    return [generation.stored(job, read) for job in jobs]
 
 
 def _executor(settings: dict[str, Any], folder: Path) -> Any:

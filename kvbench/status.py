@@ -12,6 +12,7 @@ from rich.table import Table
 
 from kvbench.errors import UserError
 from kvbench.store.tally import Tally, tallies
+from kvbench.words import counted, duration
 
 ACTIVE = 60.0  # a journal that grew this many seconds ago, or three answers' time, has a worker
 PLAIN, LIVE = 30.0, 2.0  # seconds between two looks: lines in a log, a table on a terminal
@@ -66,12 +67,12 @@ def sentence(found: Sequence[Tally]) -> str:
     missing = sum(tally.missing for tally in found)
     failed = sum(tally.failed(cell) for tally in found for cell in tally.cells)
     damaged = sum(shard.damaged for tally in found for shard in tally.shards.values())
-    text = f"{done} answers, {missing} missing, {failed} failed"
+    text = f"{counted(done, 'answer')}, {missing} missing, {failed} failed"
     if damaged:
-        text += f", {damaged} damaged records that the next run computes again"
+        text += f", {counted(damaged, 'damaged record')} that the next run computes again"
     uncounted = sum(not tally.size for tally in found)
     if uncounted:
-        text += f"; {uncounted} benchmarks have not counted their samples yet"
+        text += f"; {counted(uncounted, 'benchmark')} without a count of samples yet"
     if missing:
         paces = [(tally.missing, tally.pace) for tally in found if tally.missing]
         if any(pace is None for _, pace in paces):
@@ -81,13 +82,6 @@ def sentence(found: Sequence[Tally]) -> str:
         left = f"about {duration(work / active)} left with {active} at work" if active else "nobody at work"
         text += f"; {duration(work)} of work, {left}"
     return text
-
-
-def duration(seconds: float) -> str:
-    """``45 s``, ``12 min`` or ``3.4 h``."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _table(found: Sequence[Tally], store: Path, list_cells: bool) -> Table:
@@ -103,7 +97,7 @@ def _table(found: Sequence[Tally], store: Path, list_cells: bool) -> Table:
         grew = max((shard.grew for shard in tally.shards.values()), default=0)
         left = "" if pace is None else duration(tally.missing * pace) if tally.missing else "-"
         table.add_row(
-            f"{first.model} / {first.benchmark} ({len(tally.cells)} cells)",
+            f"{first.model} / {first.benchmark} ({counted(len(tally.cells), 'cell')})",
             *row,
             f"{pace:.2f}" if pace is not None else "",
             _ago(grew),

@@ -1,10 +1,11 @@
-"""Measure a large store: cells x synthetic samples through store, status, score and table.
+"""Measure a large store: cells x synthetic samples through store, status, merge, score and table.
 
     scripts/scale_check.py [--cells 1000] [--samples 10000] [--folder DIR]
 
 Each stage runs in a process of its own; printed are its seconds and its peak memory.  Exit code 1 when one
 takes more than two minutes or two gigabytes.  The answers are made up, the score of one is its agreement with
-a made-up truth; reading, merging, scoring, summaries and the table are the real ones.
+a made-up truth, and every question is a cluster of its own; journals, merge (results/ of every cell, as each
+job of a run ends), scores, summaries and the table are the real ones.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 from pathlib import Path
 
 MODELS, BENCHMARKS = 4, 5
+STAGES = ("store", "status", "merge", "score", "table")
 SECONDS, MEMORY = 120, 2.0  # of one stage; GB
 
 
@@ -71,6 +73,14 @@ def write(store: Path, cells: int, samples: int) -> None:
                     )
 
 
+def merge(store: Path) -> None:
+    from kvbench import store as stores
+
+    every = stores.cells(store)
+    for folder in dict.fromkeys(cell.folder for cell in every):
+        stores.write_results([cell for cell in every if cell.folder == folder], folder)
+
+
 def score(store: Path) -> None:
     from kvbench import analysis, benchmarks
     from kvbench.benchmarks.base import Scores
@@ -85,9 +95,12 @@ def score(store: Path) -> None:
 
         def score_cells(self, texts, n, **_):
             scored = {}
+            clusters = {i: f"q{i}" for i in range(n)}
             for digest, column in texts.items():
                 values = {i: float(column[i] == f"word {i * 7 % 11}") for i in range(n)}
-                scored[digest] = Scores(n, {"score": sum(values.values()) / n}, {"score": values})
+                scored[digest] = Scores(
+                    n, {"score": sum(values.values()) / n}, {"score": values}, clusters=clusters
+                )
             return scored
 
     benchmarks.load = lambda cfg: Synthetic()
@@ -102,6 +115,8 @@ def stage(name: str, store: Path, cells: int, samples: int) -> None:
         write(store, cells, samples)
     elif name == "status":
         assert status.show(store, watch=False, list_cells=False)
+    elif name == "merge":
+        merge(store)
     elif name == "score":
         score(store)
     else:
@@ -116,6 +131,7 @@ def main() -> int:
     parser.add_argument("--cells", type=int, default=1000)
     parser.add_argument("--samples", type=int, default=10_000)
     parser.add_argument("--folder", type=Path)
+    parser.add_argument("--stages", default=",".join(STAGES), help="in a --folder that has the earlier ones")
     parser.add_argument("--stage", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.stage:
@@ -125,7 +141,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         store = options.folder or Path(temporary) / "store"
         store.mkdir(parents=True, exist_ok=True)
-        for name in ("store", "status", "score", "table"):
+        for name in options.stages.split(","):
             words = [sys.executable, __file__, "--stage", name, "--folder", str(store)]
             words += ["--cells", str(options.cells), "--samples", str(options.samples)]
             began = time.monotonic()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from kvbench import store
 from kvbench.errors import UserError
 from kvbench.store import journal
-from kvbench.store.files import write_atomic
+from kvbench.store.files import canonical, pretty, pretty_rows, write_atomic
 
 ANSWER = {
     "cell": "c",
@@ -64,6 +64,23 @@ def test_any_record_survives_one_line(record):
     line = journal.seal(record)
     assert line.count(b"\n") == 1 and json.loads(line)
     assert journal.unseal(line[:-1]) == record
+    assert line.startswith(canonical(record)[:-1].encode()), "one spelling"
+
+
+def test_a_record_holds_no_nan():
+    with pytest.raises(ValueError, match="JSON compliant"):
+        journal.seal(answer(0, seconds=float("nan")))
+
+
+FLAT = st.dictionaries(st.text(max_size=4), st.integers() | st.text(max_size=9), min_size=1, max_size=4)
+OTHERS = st.dictionaries(st.text("bcd", min_size=1), st.text() | st.lists(st.integers()))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(FLAT, max_size=4), OTHERS)
+def test_many_rows_are_spelled_like_any_document(rows, others):
+    document = {"answers": rows, **others}
+    assert pretty_rows(document, "answers") == pretty(document)
 
 
 def test_every_torn_tail_is_cut_off_and_nothing_else(path):

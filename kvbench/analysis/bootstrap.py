@@ -15,6 +15,7 @@ import numpy as np
 
 from kvbench.analysis.resampling import interval, intervals
 from kvbench.benchmarks.base import listed
+from kvbench.benchmarks.series import Series
 from kvbench.errors import UserError
 
 
@@ -41,8 +42,18 @@ Values = Mapping[int, float] | Iterable[tuple[int, float]]
 Clusters = Mapping[int, Hashable] | None  # by sample index; None or empty: every sample is its own
 
 
-def by_index(values: Values, what: str) -> dict[int, float]:
+def by_index(values: Values, what: str) -> Series:
     """Values by sample index. Raises UserError, naming the samples, on duplicates and on missing values."""
+    found = values if isinstance(values, Series) else _collected(values, what)
+    broken = found.index[~np.isfinite(found.data)].tolist()
+    if broken:
+        raise UserError(
+            f"{what} has no usable score for samples {listed(broken)}: generate or score them again."
+        )
+    return found
+
+
+def _collected(values: Values, what: str) -> Series:
     pairs = list(values.items()) if isinstance(values, Mapping) else list(values)
     result: dict[int, float] = {}
     twice = []
@@ -52,27 +63,22 @@ def by_index(values: Values, what: str) -> dict[int, float]:
         result[index] = value
     if twice:
         raise UserError(f"{what} holds samples {listed(sorted(set(twice)))} twice: keep one answer of each.")
-    broken = sorted(i for i, value in result.items() if value is None or not math.isfinite(value))
-    if broken:
-        raise UserError(
-            f"{what} has no usable score for samples {listed(broken)}: generate or score them again."
-        )
-    return result
+    return Series.of(result)
 
 
-def paired(first: Values, second: Values, names: tuple[str, str] = ("first", "second")) -> dict[int, float]:
+def paired(first: Values, second: Values, names: tuple[str, str] = ("first", "second")) -> Series:
     """Differences first - second by sample index, in index order.
 
     Raises UserError, naming the samples, unless both hold exactly the same samples with finite values.
     """
     ours, theirs = by_index(first, names[0]), by_index(second, names[1])
-    unmatched = sorted(set(ours) ^ set(theirs))
-    if unmatched:
+    if not np.array_equal(ours.index, theirs.index):
+        unmatched = sorted(set(ours) ^ set(theirs))
         raise UserError(
             f"{names[0]} and {names[1]} do not hold the same samples (only one has {listed(unmatched)}):"
             " run both on the same limit."
         )
-    return {index: float(ours[index]) - float(theirs[index]) for index in sorted(ours)}
+    return Series(ours.index, ours.data - theirs.data)
 
 
 def labels(indices: Sequence[int], clusters: Clusters) -> list[Hashable] | None:
@@ -102,10 +108,9 @@ def difference(
     values = paired(first, second, names)
     if not values:
         return Difference(math.nan, math.nan, math.nan, 0, 0)
-    series = np.array(list(values.values()))
     groups = labels(list(values), clusters)
-    low, high = interval(series, clusters=groups, **options)
-    return Difference(float(series.mean()), low, high, len(series), len(set(groups or values)))
+    low, high = interval(values.data, clusters=groups, **options)
+    return Difference(float(values.data.mean()), low, high, len(values), len(set(groups or values)))
 
 
 def differences(
@@ -120,23 +125,24 @@ def differences(
     A pair that ``difference`` refuses gives its UserError in the pair's place.
     """
     found: list[Difference | UserError] = []
-    alike: dict[tuple[int, ...], list[int]] = {}
-    series: list[dict[int, float]] = []
+    alike: dict[bytes, dict[int, Series]] = {}  # by the samples' indices: differences by place
     for place, ((first, second), pair_names) in enumerate(zip(pairs, names, strict=True)):
         try:
             values = paired(first, second, pair_names)
-            labels(list(values), clusters)
         except UserError as error:
-            values = {}
             found.append(error)
-        else:
-            found.append(Difference(math.nan, math.nan, math.nan, 0, 0))
-            if values:
-                alike.setdefault(tuple(values), []).append(place)
-        series.append(values)
-    for indices, places in alike.items():
-        matrix = np.array([list(series[place].values()) for place in places]).T
-        groups = labels(indices, clusters)
+            continue
+        found.append(Difference(math.nan, math.nan, math.nan, 0, 0))
+        if values:
+            alike.setdefault(values.index.tobytes(), {})[place] = values
+    for places in alike.values():
+        indices = list(next(iter(places.values())))
+        try:
+            groups = labels(indices, clusters)
+        except UserError as error:
+            found = [error if place in places else one for place, one in enumerate(found)]
+            continue
+        matrix = np.array([values.data for values in places.values()]).T
         low, high = intervals(matrix, clusters=groups, **options)
         count = len(set(groups or indices))
         for column, place in enumerate(places):

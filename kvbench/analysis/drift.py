@@ -111,25 +111,23 @@ def load(store: Path, metric: str = FIDELITY) -> Drift:
     """Both frames of a store; empty when none of its cells refreshes."""
     import pandas
 
-    from kvbench.store import load_traces
-
     scored = {entry.cell.digest: entry for entry in entries(store)}
     known = policies([entry.cell for entry in scored.values()])
     samples = [pandas.DataFrame(columns=_SAMPLE_COLUMNS)]
     thresholds = [pandas.DataFrame(columns=_TAU_COLUMNS)]
     for (model, benchmark), here in known.groupby(["model", "benchmark"], sort=False):
         answers = load_responses(store, model, benchmark)
-        traces = load_traces(store, model, benchmark)
+        means, taus = _reduced(store, model, benchmark)
         part = here.merge(
             _values([scored[digest] for digest in here["cell"]], answers, metric), "left", "cell"
         )
         part = part.merge(_uncompressed(scored.values(), answers, here, metric), "left", ["cell", "index"])
-        samples.append(part.merge(reduce(traces), "left", ["cell", "index"])[_SAMPLE_COLUMNS])
-        thresholds.append(here[[*KEY, "cell"]].merge(tau_by_step(traces), "inner", "cell")[_TAU_COLUMNS])
+        samples.append(part.merge(means, "left", ["cell", "index"])[_SAMPLE_COLUMNS])
+        thresholds.append(here[[*KEY, "cell"]].merge(taus, "inner", "cell")[_TAU_COLUMNS])
     return Drift(_joined(samples).astype({"index": "Int64"}), _joined(thresholds))
 
 
-def _joined(parts: list[pandas.DataFrame]) -> pandas.DataFrame:
+def _joined(parts: Sequence[pandas.DataFrame]) -> pandas.DataFrame:
     """Rows of all parts; the first, empty one gives the columns where there are none."""
     import pandas
 
@@ -180,6 +178,21 @@ def _uncompressed(
             rows.append((digest, index, float(len(tokens)), values.get(index)))
     frame = pandas.DataFrame(rows, columns=["cell", "index", "length", "full_value"])
     return frame.astype({"index": "int64", "full_value": float})
+
+
+def _reduced(store: Path, model: str, benchmark: str) -> tuple[pandas.DataFrame, pandas.DataFrame]:
+    """``reduce`` and ``tau_by_step`` of a benchmark's traces, of which one cell's are in memory at a time."""
+    import pandas
+
+    from kvbench.engine.trace import COLUMNS
+    from kvbench.store import each_trace
+
+    parts = [(reduce(frame), tau_by_step(frame)) for _, frame in each_trace(store, model, benchmark)]
+    if not parts:
+        empty = pandas.DataFrame({name: [] for name in COLUMNS})
+        parts = [(reduce(empty), tau_by_step(empty))]
+    means, taus = zip(*parts, strict=True)
+    return _joined(means), _joined(taus)
 
 
 def reduce(traces: pandas.DataFrame) -> pandas.DataFrame:

@@ -50,10 +50,13 @@ def entries(store: Path) -> list[Entry]:
 
     found = cells(store)
     names = settings(found)
-    result = []
+    result: list[Entry] = []
+    clusters: dict[int, str] = {}
     for cell in found:
         loaded = load_scores(cell)
         scores, kept = loaded if loaded is not None else (None, None)
+        if scores is not None:  # cells with the same questions share one copy
+            clusters = scores.clusters = clusters if scores.clusters == clusters else scores.clusters
         result.append(Entry(cell, names[cell.digest], scores, kept))
     return result
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from kvbench.analysis import Missing
 from kvbench.analysis.results import results_csv
@@ -21,7 +22,15 @@ from kvbench.benchmarks.base import Benchmark, Scores, listed
 from kvbench.benchmarks.captions import java
 from kvbench.config import benchmark_file
 from kvbench.errors import UserError
-from kvbench.store import Cell, canonical, cells, check_versions, kept_summary, load_folder, write_atomic
+from kvbench.store import (
+    Cell,
+    Responses,
+    cells,
+    check_versions,
+    kept_summary,
+    load_folder,
+    write_atomic,
+)
 from kvbench.store.files import storage_error
 
 _VERSION = 2  # raise when the meaning of a score changes: every cell is then scored again
@@ -52,19 +61,28 @@ def score_store(store: Path, folder: Path | None = None) -> list[str]:
         )
     warnings: list[str] = []
     check_versions(found, store)
-    for group in groups(found).values():
-        try:
-            warnings += _score_group(group)
-        except UserError as error:
-            for cell in group:
-                _forget(cell)  # an older score beside the others' new ones would mislead
-            warnings.append(Missing(f"{group[0].model} on {group[0].benchmark} is not scored: {error}"))
+    for here in dict.fromkeys(cell.folder for cell in found):
+        warnings += _score_folder([cell for cell in found if cell.folder == here])
     write_atomic(store / "results.csv", results_csv(store))
     return list(dict.fromkeys(warnings))
 
 
-def _score_group(group: list[Cell]) -> list[str]:
-    responses = load_folder(group[0].folder)
+def _score_folder(found: list[Cell]) -> list[str]:
+    """Score the cells of one folder, whose journals are read once; returns warnings."""
+    warnings: list[str] = []
+    responses: Responses | None = None
+    for group in groups(found).values():
+        try:
+            responses = responses or load_folder(group[0].folder)
+            warnings += _score_group(group, responses)
+        except UserError as error:
+            for cell in group:
+                _forget(cell)  # an older score beside the others' new ones would mislead
+            warnings.append(Missing(f"{group[0].model} on {group[0].benchmark} is not scored: {error}"))
+    return warnings
+
+
+def _score_group(group: list[Cell], responses: Responses) -> list[str]:
     answers = {cell.digest: responses.answers.get(cell.digest, {}) for cell in group}
     known = [index for cell in group for index in (*answers[cell.digest], *responses.failed(cell.digest))]
     n = max(known, default=-1) + 1 if any(answers.values()) else 0
@@ -104,7 +122,7 @@ def _score_group(group: list[Cell]) -> list[str]:
             scores = scored[cell.digest]
             key = None if scores.failed else keys[cell.digest]
             document = {"digest": cell.digest, "key": key, "kept": _kept(answers[cell.digest])}
-            write_atomic(score_file(cell), _pretty({**document, **scores.to_dict()}))
+            write_atomic(score_file(cell), _compact({**document, **scores.to_dict()}))
     for cell in complete:
         warnings += load_scores(cell)[0].warnings
     return warnings
@@ -159,7 +177,7 @@ def _key(
         "texts": [answers[i]["text"] for i in range(n)],
         "reference": [reference[i]["tokens"] for i in range(n)] if reference is not None else None,
     }
-    return hashlib.sha256(canonical(facts).encode("utf-8")).hexdigest()[:16]
+    return hashlib.sha256(orjson.dumps(facts, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
 
 
 def _kept(answers: Mapping[int, Mapping[str, Any]]) -> dict[str, float]:
@@ -187,7 +205,7 @@ def _forget(cell: Cell) -> None:
 def load_scores(cell: Cell) -> tuple[Scores, dict[str, float]] | None:
     """Scores and realised entries of a cell; None when it is not scored or the file is torn."""
     try:
-        data = json.loads(score_file(cell).read_text(encoding="utf-8"))
+        data = _read(cell)
         return Scores.from_dict(data), data["kept"]
     except (FileNotFoundError, ValueError, KeyError):
         return None
@@ -195,7 +213,7 @@ def load_scores(cell: Cell) -> tuple[Scores, dict[str, float]] | None:
 
 def _stored_key(cell: Cell) -> str | None:
     try:
-        return json.loads(score_file(cell).read_text(encoding="utf-8"))["key"]
+        return _read(cell)["key"]
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
 
@@ -206,5 +224,12 @@ def name_of(cell: Cell) -> str:
     return f"{cell.method}{budget} on {cell.benchmark}"
 
 
-def _pretty(document: Any) -> str:
-    return json.dumps(document, sort_keys=True, indent=1, allow_nan=False) + "\n"
+def _read(cell: Cell) -> dict[str, Any]:
+    """The stored score of a cell.  Raises FileNotFoundError, or ValueError when the file is torn."""
+    return orjson.loads(score_file(cell).read_bytes())
+
+
+def _compact(document: Any) -> bytes:
+    """One line of JSON: a large store has many values a cell."""
+    options = orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY
+    return orjson.dumps(document, option=options)

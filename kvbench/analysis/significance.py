@@ -6,9 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import TypeVar
 
-import numpy as np
-
 from kvbench.analysis.bootstrap import Values, paired
+from kvbench.benchmarks.series import Series
 from kvbench.errors import UserError
 
 Name = TypeVar("Name")
@@ -16,7 +15,8 @@ Name = TypeVar("Name")
 
 def binary(scores: Values) -> bool:
     """Whether every score is 0 or 1."""
-    return {float(value) for value in dict(scores).values()} <= {0.0, 1.0}
+    data = Series.of(scores if isinstance(scores, Mapping) else dict(scores)).data
+    return bool(((data == 0) | (data == 1)).all())
 
 
 def mcnemar(first: Values, second: Values, names: tuple[str, str] = ("first", "second")) -> float:
@@ -28,7 +28,7 @@ def mcnemar(first: Values, second: Values, names: tuple[str, str] = ("first", "s
     """
     from scipy.stats import binomtest
 
-    gaps = np.array(list(paired(first, second, names).values()))
+    gaps = paired(first, second, names).data
     if not (binary(first) and binary(second)):
         raise UserError(f"McNemar's test needs scores of 0 and 1, and {' or '.join(names)} has others.")
     wins, losses = int((gaps > 0).sum()), int((gaps < 0).sum())

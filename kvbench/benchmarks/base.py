@@ -40,36 +40,43 @@ class Scores:
 
     n: int
     metrics: dict[str, float] = field(default_factory=dict)
-    per_sample: dict[str, dict[int, float]] = field(default_factory=dict)
+    per_sample: dict[str, Mapping[int, float]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     clusters: dict[int, str] = field(default_factory=dict)
     failed: bool = False  # something broke that may work next time: score again then
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON values: sample indices become strings and NaN becomes null, as JSON has neither."""
+        """As plain JSON values, per-sample ones in columns; NaN becomes null, as JSON has none."""
+        from kvbench.benchmarks.series import pack
+
         return {
             "n": self.n,
             "metrics": {metric: _json(value) for metric, value in self.metrics.items()},
             "per_sample": {
-                metric: {str(index): _json(value) for index, value in values.items()}
+                metric: pack({index: _json(value) for index, value in values.items()})
                 for metric, values in self.per_sample.items()
             },
             "warnings": list(self.warnings),
-            "clusters": {str(index): cluster for index, cluster in self.clusters.items()},
+            "clusters": pack(self.clusters),
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Scores:
-        """The inverse of ``to_dict``."""
+        """The inverse of ``to_dict``; per-sample values are arrays that read like the dicts."""
+        import numpy as np
+
+        from kvbench.benchmarks.series import Series, unpack
+
+        per_sample = {}
+        for metric, columns in data["per_sample"].items():
+            index, values = unpack(columns)
+            per_sample[metric] = Series(np.array(index, np.int64), np.array(values, np.float64))
         return cls(
             n=int(data["n"]),
             metrics={metric: _number(value) for metric, value in data["metrics"].items()},
-            per_sample={
-                metric: {int(index): _number(value) for index, value in values.items()}
-                for metric, values in data["per_sample"].items()
-            },
+            per_sample=per_sample,
             warnings=list(data.get("warnings", [])),
-            clusters={int(index): cluster for index, cluster in data.get("clusters", {}).items()},
+            clusters=dict(zip(*unpack(data.get("clusters", {})), strict=True)),
         )
 
 

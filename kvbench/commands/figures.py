@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kvbench.commands.parsing import store_parser, store_settings
 from kvbench.commands.score import scored
+from kvbench.words import counted
 
 
 def main(arguments: list[str]) -> int:
@@ -28,5 +29,6 @@ def main(arguments: list[str]) -> int:
     code = scored(store)
     out = options.out or store / "figures"
     paths = figures.write(store, out, [name for name in options.formats.split(",") if name])
-    print(f"{len(paths)} files of {len({path.stem for path in paths})} figures lie in {out}")
+    figures_drawn = counted(len({path.stem for path in paths}), "figure")
+    print(f"{counted(len(paths), 'file')} of {figures_drawn} in {out}")
     return code

@@ -42,7 +42,7 @@ def write(stores: Sequence[Path], out: Path, options: Options, warnings: Sequenc
         return False
     from kvbench.report.page import render
 
-    storage.write_atomic(out, render(stores, options, warnings, key))
+    storage.write_atomic(out, render(stores, options, warnings, key), choose="--out FILE")
     return True
 
 

@@ -25,7 +25,7 @@ from kvbench.store.responses import (
     write_results,
 )
 from kvbench.store.samples import record_samples
-from kvbench.store.traces import done, load_traces, write_trace
+from kvbench.store.traces import done, each_trace, load_traces, write_trace
 
 __all__ = [
     "Cell",
@@ -35,6 +35,7 @@ __all__ = [
     "cells",
     "check_versions",
     "done",
+    "each_trace",
     "failures",
     "group_folder",
     "journal_path",

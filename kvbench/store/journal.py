@@ -13,13 +13,13 @@ without it.  Three things can go wrong with the file, and none of them loses a g
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import time
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -27,27 +27,51 @@ from kvbench.errors import UserError
 from kvbench.store.files import canonical, storage_error, sync_folder
 from kvbench.store.lock import locked
 
+FORMAT = 2  # of records; 1 had no sessions.  Raise it when an older kvbench would misread a new one.
 _TAIL = len(b',"crc":"01234567"}')
+_BUFFER = 1 << 20  # bytes read at once
 
 
 def seal(record: dict[str, Any]) -> bytes:
-    """One journal line for ``record``, newline included."""
-    payload = canonical(record).encode("utf-8")
+    """One journal line for ``record``, newline included: canonical JSON, then its checksum."""
+    payload = orjson.dumps(record, option=orjson.OPT_SORT_KEYS)
+    if b"null" in payload:  # may be a NaN, which orjson lets pass and canonical JSON refuses
+        payload = canonical(record).encode("utf-8")
     return payload[:-1] + b',"crc":"%08x"}\n' % zlib.crc32(payload)
+
+
+def sound(line: bytes) -> bool:
+    """Whether the checksum of one line, without its newline, is right."""
+    return line[-_TAIL:] == b',"crc":"%08x"}' % zlib.crc32(b"}", zlib.crc32(line[:-_TAIL]))
 
 
 def unseal(line: bytes) -> dict[str, Any] | None:
     """The record of one line without its newline, or None when the line is damaged."""
-    if line[-_TAIL:-10] != b',"crc":"' or line[-2:] != b'"}' or len(line) <= _TAIL:
-        return None
-    payload = line[:-_TAIL] + b"}"
-    if b"%08x" % zlib.crc32(payload) != line[-10:-2]:
-        return None
-    return orjson.loads(payload)
+    return orjson.loads(line[:-_TAIL] + b"}") if sound(line) else None
 
 
-@dataclass(frozen=True)
-class Line:
+def check_format(record: dict[str, Any], path: Path) -> None:
+    """Raise UserError when the record that opens a session is of a newer kvbench."""
+    if record.get("format", 1) > FORMAT:
+        raise UserError(
+            f"{path} was written by a newer kvbench (format {record['format']}, this one reads up to "
+            f"{FORMAT}): update kvbench, or run into another store=DIR."
+        )
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """No search for cycles meanwhile: records hold none, and among millions it takes longer than reading."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+class Line(NamedTuple):
     """One complete line: its number from 1, the bytes, and the record (None: damaged)."""
 
     number: int
@@ -55,19 +79,25 @@ class Line:
     record: dict[str, Any] | None
 
 
-def lines(path: Path, start: int = 0) -> Iterator[Line]:
-    """The complete lines of a journal in order, from byte ``start``; a torn tail ends the stream."""
+def raw(path: Path, start: int = 0) -> Iterator[bytes]:
+    """The complete lines of a journal as they stand, from byte ``start``; a torn tail ends the stream."""
     try:
-        file = open(path, "rb")  # noqa: SIM115 - closed below, where only reading can fail
+        file = open(path, "rb", buffering=_BUFFER)  # noqa: SIM115 - closed below, where only reading can fail
     except FileNotFoundError:
         return
     except OSError as error:
         raise UserError(f"cannot read {path} ({error.strerror}): check the folder's permissions.") from error
     with file:
         file.seek(start)
-        for number, data in enumerate(file, start=1):
+        for data in file:
             if data.endswith(b"\n"):
-                yield Line(number, data, unseal(data[:-1]))
+                yield data
+
+
+def lines(path: Path) -> Iterator[Line]:
+    """The complete lines of a journal in order, each with its record."""
+    for number, data in enumerate(raw(path), start=1):
+        yield Line(number, data, unseal(data[:-1]))
 
 
 def read(path: Path, damaged: list[str] | None = None) -> Iterator[dict[str, Any]]:
@@ -117,12 +147,13 @@ class Writer:
     def _open(self) -> None:
         fresh = not self.path.exists()
         bad: list[Line] = []
-        for line in lines(self.path):
-            self._end += len(line.data)
-            if line.record is None:
-                bad.append(line)
-            else:
-                self.records.append(line.record)
+        with uncollected():
+            for line in lines(self.path):
+                self._end += len(line.data)
+                if line.record is None:
+                    bad.append(line)
+                else:
+                    self.records.append(line.record)
         torn = 0 if fresh else self.path.stat().st_size - self._end
         if bad:
             self._set_aside(bad)

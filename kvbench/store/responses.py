@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvbench.errors import UserError
 from kvbench.store import journal, layout
-from kvbench.store.files import canonical, pretty, write_atomic
+from kvbench.store.files import canonical, pretty, pretty_rows, write_atomic
 from kvbench.store.lock import locked
 
 if TYPE_CHECKING:
@@ -19,13 +19,12 @@ if TYPE_CHECKING:
 
 # What may differ between two computations of the same answer: when and where, not what it says.
 APART = ("seconds", "session")
-FORMAT = 2  # of journals; 1 had no sessions.  Raise it when an older kvbench would misread a new record.
 CIRCUMSTANCES = ("versions", "git", "device", "dtype", "seed")
 
 
 def run_record(run: dict[str, Any]) -> dict[str, Any]:
     """The record that opens a session; ``session`` names the circumstances that could change an answer."""
-    return {"run": run, "session": session_of(run), "format": FORMAT}
+    return {"run": run, "session": session_of(run), "format": journal.FORMAT}
 
 
 def session_of(run: dict[str, Any]) -> str:
@@ -53,19 +52,19 @@ class Responses:
     # Sentences: damaged lines, and answers that contradict each other.
     damaged: list[str] = field(default_factory=list)
     conflicts: list[str] = field(default_factory=list)
+    # The run that each journal is in; the journal added to last, and which (cell, session) it told of.
     _run: dict[Path, tuple[str, str, dict[str, Any]]] = field(default_factory=dict)
+    _path: Path | None = None
+    _told: set[tuple[str, str | None]] = field(default_factory=set)
 
     def add(self, record: dict[str, Any], path: Path) -> None:
         if "run" in record:
-            if record.get("format", 1) > FORMAT:
-                raise UserError(
-                    f"{path} was written by a newer kvbench (format {record['format']}, this one reads up to "
-                    f"{FORMAT}): update kvbench, or run into another store=DIR."
-                )
+            journal.check_format(record, path)
             run = record["run"]
             session = session_of(run)
             self.sessions.setdefault(session, {key: run.get(key) for key in CIRCUMSTANCES})
             self._run[path] = (session, canonical(run), run)
+            self._told.clear()
         elif "size" in record:
             self.sizes[record["limit"]] = record["size"]
         elif "error" in record:
@@ -75,10 +74,20 @@ class Responses:
             known = self.answers[cell].setdefault(index, record)
             if known is not record and _content(known) != _content(record):
                 self.conflicts.append(f"cell {cell} sample {index} ({record['sample']}) in {path.name}")
-            session, text, run = self._run.get(path, ("", "", {}))
-            self.answered_in[cell].add(record.get("session", session))
-            if text and record.get("session", session) == session:
-                self.runs[cell].setdefault(text, run)
+            if path is not self._path:
+                self._path = path
+                self._told.clear()
+            if (cell, record.get("session")) not in self._told:
+                self._circumstances(record, path)
+
+    def _circumstances(self, record: dict[str, Any], path: Path) -> None:
+        """Note session and run of an answer; those that follow it in the same run say nothing new."""
+        cell = record["cell"]
+        self._told.add((cell, record.get("session")))
+        session, text, run = self._run.get(path, ("", "", {}))
+        self.answered_in[cell].add(record.get("session", session))
+        if text and record.get("session", session) == session:
+            self.runs[cell].setdefault(text, run)
 
     def orphans(self, cell: str) -> bool:
         """Whether the circumstances of some answers are lost, which damage alone can do."""
@@ -118,10 +127,11 @@ def load_folder(folder: Path, own: tuple[Path, Iterable[dict[str, Any]]] | None 
     for answers of cells that the folder does not know.
     """
     responses = Responses()
-    for path in layout.journals(folder):
-        records = own[1] if own is not None and path == own[0] else journal.read(path, responses.damaged)
-        for record in records:
-            responses.add(record, path)
+    with journal.uncollected():
+        for path in layout.journals(folder):
+            records = own[1] if own is not None and path == own[0] else journal.read(path, responses.damaged)
+            for record in records:
+                responses.add(record, path)
     if responses.conflicts:
         shown = "; ".join(responses.conflicts[:5]) + ("; ..." if len(responses.conflicts) > 5 else "")
         raise UserError(
@@ -170,14 +180,6 @@ def summarise(cell: layout.Cell, responses: Responses) -> dict[str, Any]:
     """What one cell came to, without times: counts, failures, realised entries, circumstances."""
     answers = [record for _, record in sorted(responses.answers.get(cell.digest, {}).items())]
     summaries = [kept_summary(record["kept"]) for record in answers]
-    per_head: list[list[float]] = []
-    if answers:
-        grids = [unpack_kept(record["kept"]) for record in answers]
-        layers, heads = answers[0]["kept"]["shape"]
-        per_head = [
-            [round(sum(grid[layer][head] for grid in grids) / len(grids), 3) for head in range(heads)]
-            for layer in range(layers)
-        ]
     return {
         "digest": cell.digest,
         "model": cell.model,
@@ -193,7 +195,7 @@ def summarise(cell: layout.Cell, responses: Responses) -> dict[str, Any]:
             "min": min((low for low, _, _ in summaries), default=None),
             "mean": round(sum(mean for _, mean, _ in summaries) / len(summaries), 4) if summaries else None,
             "max": max((high for _, _, high in summaries), default=None),
-            "mean_per_layer_and_head": per_head,
+            "mean_per_layer_and_head": _mean_per_head([record["kept"] for record in answers]),
         },
         "prompt_length": {
             "min": min((record["prompt_length"] for record in answers), default=None),
@@ -212,6 +214,20 @@ def summarise(cell: layout.Cell, responses: Responses) -> dict[str, Any]:
     }
 
 
+def _mean_per_head(packed: list[dict[str, Any]]) -> list[list[float]]:
+    """Mean entries [layers][kv_heads] over samples."""
+    if not packed:
+        return []
+    import numpy
+
+    alike = [one["entries"] for one in packed if isinstance(one["entries"], int)]
+    total = numpy.full(packed[0]["shape"], sum(alike), numpy.int64)
+    for one in packed:
+        if not isinstance(one["entries"], int):
+            total += numpy.array(unpack_kept(one), numpy.int64)
+    return [[round(entries / len(packed), 3) for entries in layer] for layer in total.tolist()]
+
+
 def write_results(found: Iterable[layout.Cell], folder: Path) -> Responses:
     """Merge the journals of ``folder`` into results/DIGEST.json and provenance/DIGEST.json of each cell.
 
@@ -225,7 +241,7 @@ def write_results(found: Iterable[layout.Cell], folder: Path) -> Responses:
             layout.sweep(folder / part)
         for cell in found:
             name = f"{cell.digest}.json"
-            write_atomic(folder / "results" / name, pretty(summarise(cell, responses)))
+            write_atomic(folder / "results" / name, pretty_rows(summarise(cell, responses), "answers"))
             write_atomic(folder / "provenance" / name, pretty(_history(cell, responses)))
     return responses
 

@@ -8,10 +8,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from kvbench.store import journal, layout
 
 ANSWERED, FAILED = 1, 2
+# An answer as ``journal.seal`` spells it, keys sorted: three of its members, without parsing the tokens.
+# ``,"seconds":`` cannot stand inside a string, where the quote would be escaped.
+_ANSWER = re.compile(rb'\{"cell":"([^"\\]+)","index":(\d+),.*?,"seconds":([-+.\deE]+),')
 
 
 @dataclass
@@ -53,30 +57,43 @@ class Tally:
                 self.shards.clear()
                 return self.update()
             shard.inode, shard.grew = found.st_ino, found.st_mtime
-            for line in journal.lines(path, shard.read):
-                shard.read += len(line.data)
-                self._add(line.record, shard)
+            for line in journal.raw(path, shard.read):
+                shard.read += len(line)
+                if not journal.sound(line[:-1]):
+                    shard.damaged += 1
+                elif answer := _ANSWER.match(line):
+                    cell, index, seconds = answer.groups()
+                    self._answer(cell.decode(), int(index), float(seconds), shard)
+                else:
+                    self._add(journal.unseal(line[:-1]) or {}, shard, path)
         return None
 
-    def _add(self, record: dict | None, shard: Shard) -> None:
-        if record is None:
-            shard.damaged += 1
+    def _add(self, record: dict[str, Any], shard: Shard, path: Path) -> None:
+        """Any record; most answers do not come here."""
+        if "run" in record:
+            journal.check_format(record, path)
         elif "size" in record:
             self.size = max(self.size, record["size"])
+        elif "error" in record:
+            states, index = self._states(record["cell"], record["index"]), record["index"]
+            states[index] = states[index] or FAILED
         elif "cell" in record:
-            states = self.states.setdefault(record["cell"], bytearray())
-            index = record["index"]
-            if index >= len(states):
-                states.extend(bytes(index + 1 - len(states)))
-            if "error" in record:
-                states[index] = states[index] or FAILED
-                return
-            states[index] = ANSWERED
-            shard.answers += 1
-            # The cells of a pass stand together and share its seconds.
-            if shard.last_pass != (index, record["seconds"]):
-                shard.last_pass = (index, record["seconds"])
-                shard.seconds += record["seconds"]
+            self._answer(record["cell"], record["index"], record["seconds"], shard)
+
+    def _answer(self, cell: str, index: int, seconds: float, shard: Shard) -> None:
+        self._states(cell, index)[index] = ANSWERED
+        shard.answers += 1
+        # The cells of a pass stand together and share its seconds.
+        if shard.last_pass != (index, seconds):
+            shard.last_pass = (index, seconds)
+            shard.seconds += seconds
+
+    def _states(self, cell: str, index: int) -> bytearray:
+        """The samples of a cell, with room for ``index``."""
+        states = self.states.setdefault(cell, bytearray())
+        if index >= len(states):
+            states.extend(bytes(index + 1 - len(states)))
+        return states
 
     def done(self, cell: layout.Cell) -> int:
         return self.states.get(cell.digest, bytearray()).count(ANSWERED)

@@ -6,6 +6,7 @@ sample again. A trace without an answer counts for nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,25 +55,38 @@ def load_traces(
     Columns: those of ``kvbench.engine.trace``, where their meaning and units stand. ``cell`` is a digest
     (categorical), ``sample`` the sample's index (int64), as in ``load_responses``.
     """
+    import numpy
+    import pandas
+
+    from kvbench.engine.trace import COLUMNS
+
+    frames = dict(each_trace(store, model, benchmark))
+    if not frames:
+        return pandas.DataFrame({name: [] for name in COLUMNS})
+    digests = numpy.repeat(list(frames), [len(frame) for frame in frames.values()])
+    table = pandas.concat(frames.values(), ignore_index=True)
+    table["cell"] = pandas.Categorical(digests, categories=list(frames))
+    return table[list(COLUMNS)]
+
+
+def each_trace(
+    store: Path | str, model: str | None = None, benchmark: str | None = None
+) -> Iterator[tuple[str, pandas.DataFrame]]:
+    """``load_traces`` cell by cell, for stores whose traces do not fit into memory together."""
     import pandas
 
     from kvbench.engine.trace import COLUMNS, read
 
-    found = [
-        cell
-        for cell in layout.cells(store)
-        if (not model or cell.model == model) and (not benchmark or cell.benchmark == benchmark)
-    ]
-    answered = {folder: load_folder(folder) for folder in {cell.folder for cell in found}}
-    frames, digests = [], []
-    for cell in found:
-        for index in sorted(done(cell, answered[cell.folder], trace=True)):
-            frame = read(_folder(cell) / f"{index}.parquet")
-            frames.append(frame.drop(columns="cell").assign(sample=index))
-            digests += [cell.digest] * len(frame)
-    if not digests:
-        return pandas.DataFrame({name: [] for name in COLUMNS})
-    table = pandas.concat(frames, ignore_index=True)
-    order = list(dict.fromkeys(cell.digest for cell in found))
-    table["cell"] = pandas.Categorical(digests, categories=order)
-    return table[list(COLUMNS)]
+    answered: dict[Path, Responses] = {}
+    for cell in layout.cells(store):
+        if (model and cell.model != model) or (benchmark and cell.benchmark != benchmark):
+            continue
+        if cell.folder not in answered:
+            answered = {cell.folder: load_folder(cell.folder)}
+        found = sorted(done(cell, answered[cell.folder], trace=True))
+        frames = [read(_folder(cell) / f"{index}.parquet").assign(sample=index) for index in found]
+        if frames:
+            yield (
+                cell.digest,
+                pandas.concat(frames, ignore_index=True).assign(cell=cell.digest)[list(COLUMNS)],
+            )

@@ -69,6 +69,6 @@ def write(store: Path, out: Path, formats: Sequence[str] = FORMATS) -> list[Path
                 out.mkdir(parents=True, exist_ok=True)
                 save(figure, path)
             except OSError as error:
-                raise storage_error(path, error) from error
+                raise storage_error(path, error, "--out DIR") from error
             paths.append(path)
     return paths

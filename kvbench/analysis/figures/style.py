@@ -84,7 +84,7 @@ def save(figure: Figure, path: Path) -> None:
     out = io.BytesIO()
     with style():
         figure.savefig(out, format=path.suffix[1:], dpi=160, metadata=_METADATA[path.suffix[1:]])
-    write_atomic(path, out.getvalue())
+    write_atomic(path, out.getvalue(), choose="--out DIR")
 
 
 def inline(figure: Figure, title: str) -> str:
