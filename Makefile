@@ -54,6 +54,16 @@ bacon-% ecokv-%: setup
 	@$(KVBENCH) run experiment=$(subst -,_,$@) profile=$(PROFILE)
 	@$(KVBENCH) table store=runs/$(subst -,_,$@)
 
+# A figure of the papers: make ecokv-figure2, make bacon-figure1. BACON's grids are pictures of retained tokens.
+ecokv-figure%: setup
+	@$(KVBENCH) run experiment=$(subst -,_,$@) profile=$(PROFILE)
+	@$(KVBENCH) figures store=runs/$(subst -,_,$@)
+
+bacon-figure%: setup
+	@$(KVBENCH) run experiment=$(subst -,_,$@) profile=$(PROFILE)
+	@$(KVBENCH) retained store=runs/$(subst -,_,$@)
+	@$(KVBENCH) figures store=runs/$(subst -,_,$@)
+
 bench: setup  ## measure the grid, overhead, selection and scoring (runs/bench/*.json)
 	@$(KVBENCH) bench grid
 	@$(KVBENCH) bench grid --model smollm2 --single 8

@@ -27,6 +27,7 @@ COMMANDS = {
     "score": "score stored answers; no model needed",
     "table": "score, then print the table of a store",
     "reference": "the values that the papers print",
+    "observe": "measure keys and attention of prompts: one prefill a sample, no answers",
     "figures": "draw a store's figures: SVG, PDF, PNG",
     "report": "one HTML page of stores: tables, figures, samples",
     "compare": "the same cells in two stores: differences and flips",

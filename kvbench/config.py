@@ -50,6 +50,7 @@ class RunConfig:
     fail_fast: bool = _field("runtime", default=False)
     trace: bool = _field("runtime", default=False)  # record what re-selection did at every step and layer
     offload: bool = _field("runtime", default=False)  # re-selection reads the prompt from CPU memory
+    observe: bool = _field("runtime", default=False)  # no answers: what the prompts show
 
 
 IDENTITY = frozenset(

@@ -24,6 +24,11 @@ def _console() -> Console:
 def print_plan(overrides: list[str], multirun: bool, list_cells: bool) -> None:
     """One row per job: cells, samples, and how many answers the store has, lacks or failed to get."""
     jobs = plan.jobs(overrides, multirun)
+    if jobs[0].config["observe"]:
+        from kvbench.observations import show
+
+        _console().print(show.table(jobs))
+        return
     table = Table(title=f"store {jobs[0].config['store']}", title_justify="left")
     table.add_column("job")
     for column in ("cells", "samples", "answers", "done", "missing", "failed"):
@@ -181,7 +186,7 @@ def _shown(value: Any) -> str:
 
 
 def _print_experiments(console: Console, _: str) -> None:
-    """A line an experiment: cells under either profile, and what it is."""
+    """A line an experiment: cells under either profile, or prompts to observe, and what it is."""
     with compose.session():
         for name in compose.choices("experiment"):
             counts = ", ".join(f"{_cells(name, profile)} {profile}".strip() for profile in _profiles(name))
@@ -200,9 +205,11 @@ def _profiles(experiment: str) -> list[str]:
 
 
 def _cells(experiment: str, profile: str) -> str:
-    """How many cells an experiment has; "?" where a config that it names is missing."""
+    """How many cells or prompts an experiment has; "?" where a config that it names is missing."""
+    overrides = [f"experiment={experiment}"] + [f"profile={profile}"] * bool(profile)
     try:
-        return str(plan.count_cells([f"experiment={experiment}"] + [f"profile={profile}"] * bool(profile)))
+        prompts = plan.count_prompts(overrides)
+        return str(plan.count_cells(overrides)) if prompts is None else f"{prompts} prompts"
     except UserError:
         return "?"
 

@@ -188,6 +188,16 @@ def count_cells(overrides: list[str]) -> int:
         return total
 
 
+def count_prompts(overrides: list[str]) -> int | None:
+    """Prompts that an experiment observes, as its ``limit`` says; None for one that answers in cells."""
+    with compose.session():
+        master = compose.compose(for_hydra(overrides), multirun=True)
+        if not master.observe:
+            return None
+        params = compose.plain(master.hydra.sweeper.params, resolve=True)
+        return len(split_jobs(list(master.hydra.overrides.task), params)) * (master.limit or 0)
+
+
 def _excluded(model: str, method: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch(f"{model}/{method}", pattern) for pattern in patterns)
 

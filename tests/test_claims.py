@@ -360,7 +360,7 @@ def test_attention_equals_brute_force(prompt):
 
 
 def test_keys_equal_brute_force(prompt):
-    found = quantities.keys(prompt)
+    found = quantities.keys(quantities.observe(prompt))
     method = quantities.build({"name": "snapkv+ecokv"}, 32)
     view = quantities.observe(prompt).view(method.window, *method.base)
     diversity = method.score.diversity(view)

@@ -118,3 +118,72 @@ def test_list_names_experiments_with_their_cells(capsys):
         assert set(lines) == set(compose.choices("experiment"))
     assert "148 embedded, 650 paper" in lines["bacon_table1"]
     assert "25 paper" in lines["bacon_table3"] and "embedded" not in lines["bacon_table3"]
+
+
+QWEN, LLAVA = "qwen2_vl_7b", "llava_next_mistral_7b"
+PAGES = "docqa_mini,textqa_mini,chartqa_mini"
+# What the papers say of their figures: model, benchmarks, prompts of each.
+OBSERVED = {
+    "ecokv_figure1": (QWEN, "chartqa"),
+    "ecokv_figure2": (QWEN, "chartqa"),
+    "ecokv_figure4": (QWEN, "chartqa"),
+    "ecokv_figure5": (QWEN, "docvqa,ocrbench,textvqa,chartqa"),
+    "ecokv_figure6": (QWEN, "docvqa,ocrbench,textvqa,textcaps"),
+    "ecokv_figure7": (QWEN, "ocrbench,chartqa"),
+    "ecokv_figure8": (LLAVA, "ocrbench,chartqa"),
+    "bacon_figure2": (QWEN, PAGES),
+    "bacon_figure3": (QWEN, PAGES),
+}
+OVERLAYS = ("bacon_figure1", "bacon_figure2a", *(f"bacon_figure{n}" for n in (5, 6, 7, 8)))
+
+
+def test_every_figure_that_needs_a_run_has_an_experiment():
+    stems = {path.stem for path in (paths.conf_dir() / "experiment").glob("*_figure*.yaml")}
+    assert stems == {*OBSERVED, *OVERLAYS, "ecokv_figure3"}
+
+
+@pytest.mark.parametrize("name", OBSERVED)
+def test_observes_what_the_figure_shows(name):
+    model, benchmarks = OBSERVED[name]
+    jobs = plan.jobs([f"experiment={name}", "profile=paper"])
+    found = [(job.config["model"]["name"], job.config["benchmark"]["name"]) for job in jobs]
+    assert found == [(model, benchmark) for benchmark in benchmarks.split(",")]
+    drawn = name.startswith("bacon")  # pages with known evidence, whole sets of 100
+    subset = None if drawn else "random_100"
+    assert all(job.config["benchmark"].get("subset") == subset for job in jobs)
+    for profile, limit, of in (("paper", 100, len(jobs)), ("embedded", 40, 3)):
+        overrides = [f"experiment={name}", f"profile={profile}"]
+        jobs = plan.jobs(overrides)
+        assert {(job.config["observe"], job.limit, job.config["store"]) for job in jobs} == {
+            (True, limit, f"runs/{name}")
+        }
+        assert plan.count_prompts(overrides) == limit * of == limit * len(jobs)
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_overlays_compare_two_selections_of_the_same_pages(name):
+    for profile in ("paper", "embedded"):
+        (job,) = plan.jobs([f"experiment={name}", f"profile={profile}"])
+        assert len(job.cells) == 2 and job.limit == 4 and not job.config["observe"]
+        if name == "bacon_figure2a":
+            assert len({cell.budget for cell in job.cells}) == 2
+        else:
+            assert [cell.method for cell in job.cells] == ["snapkv", "snapkv+bacon"]
+
+
+def test_figure_3_is_a_map_of_both_weights_at_one_window():
+    for profile, window in (("paper", 32), ("embedded", 16)):
+        (job,) = plan.jobs(["experiment=ecokv_figure3", f"profile={profile}"])
+        scores = {
+            (c.method, c.config["method"]["score"]["alpha"], c.config["method"]["score"]["beta"])
+            for c in job.cells
+        }
+        assert len(scores) == len(job.cells) == 2 * 6 * 6
+        assert {cell.config["method"]["window"] for cell in job.cells} == {window}
+
+
+def test_list_counts_prompts_where_nothing_is_answered(capsys):
+    assert cli.main(["list", "experiments"]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert "120 prompts embedded, 400 prompts paper" in lines["ecokv_figure5"]
+    assert "72 embedded, 72 paper" in lines["ecokv_figure3"]

@@ -6,18 +6,15 @@ another model, another data set or an older definition are dropped.
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from kvbench.claims.cells import MODEL, QUESTIONS
-from kvbench.errors import UserError
-from kvbench.store.files import pretty, write_atomic
+from kvbench.observations.stored import Values, fill, in_order, read
 
 _VERSION = 2  # raise when the meaning of a quantity changes: all are then measured again
-Values = Mapping[str, Any]  # one sample: page, and quantities by name
 
 
 def path(store: Path, benchmark: str) -> Path:
@@ -25,27 +22,11 @@ def path(store: Path, benchmark: str) -> Path:
     return store / "claims" / f"{benchmark}.json"
 
 
-def read(file: Path, of: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A stored document; empty without one, and for one that is not ``of`` these settings.
-
-    Raises UserError for a file that is no such document.
-    """
-    try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-        known = {"of": document["of"], "samples": dict(document["samples"])}
-    except FileNotFoundError:
-        known = {"of": of, "samples": {}}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"cannot read {file}: delete it and run `kvbench claims` again.") from error
-    return known if of is None or known["of"] == of else {"of": of, "samples": {}}
-
-
 def load(store: Path) -> list[Values]:
     """The stored samples of all benchmarks, in their order."""
     found = []
     for benchmark in QUESTIONS:
-        samples = read(path(store, benchmark))["samples"]
-        found += [samples[index] for index in sorted(samples, key=int)]
+        found += in_order(read(path(store, benchmark)))
     return found
 
 
@@ -87,21 +68,13 @@ def measure(store: Path, limit: int | None = None, say: Callable[[str], None] = 
         say(f"measured {len(indices)} prompts of {config['name']}")
 
 
-def fill(file: Path, of: dict[str, Any], found: Iterator[tuple[int, Values]]) -> None:
-    """Add samples to a stored document, one by one, so that a stopped call loses one at most."""
-    document = read(file, of)
-    for index, values in found:
-        finite = {key: None if value != value else value for key, value in values.items()}
-        document["samples"][str(index)] = finite
-        write_atomic(file, pretty(document))
-
-
 def of_samples(adapter: Any, config: dict[str, Any], indices: list[int]) -> Iterator[tuple[int, Values]]:
     """(index, values) of these samples: one prefill each."""
     if not indices:
         return
     from kvbench import benchmarks, engine
     from kvbench.claims.quantities import quantities
+    from kvbench.observations.pages import pages
 
     evidence = pages(config["name"])
     samples = benchmarks.load(config).samples(max(indices) + 1)
@@ -115,13 +88,3 @@ def of_samples(adapter: Any, config: dict[str, Any], indices: list[int]) -> Iter
         tiles = about["evidence"]
         found = quantities(prompt, tiles["label"], tiles["value"])
         yield index, {"page": about["page"], "prefill": spent, **found}
-
-
-def pages(benchmark: str) -> list[dict[str, Any]]:
-    """By sample index, the page a question is about and the tiles that answer it."""
-    import pandas
-
-    from kvbench.embedded import sets
-
-    file = sets.folder() / benchmark / f"{sets.SPLITS[benchmark]}.parquet"
-    return [json.loads(text) for text in pandas.read_parquet(file, columns=["kvbench"])["kvbench"]]

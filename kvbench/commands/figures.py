@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kvbench.commands import DONE
 from kvbench.commands.parsing import store_parser, store_settings
 from kvbench.commands.score import scored
 from kvbench.words import counted
@@ -12,10 +13,11 @@ from kvbench.words import counted
 def main(arguments: list[str]) -> int:
     parser = store_parser(
         "figures",
-        "Draw score against budget, realised entries, option maps, cost against fidelity and, where answers "
-        "were traced, drift, thresholds and refreshes.",
+        "Draw score against budget, realised entries, option maps, cost against fidelity; where answers were "
+        "traced, drift, thresholds and refreshes; what `kvbench observe` and `kvbench retained` found.",
     )
     from kvbench.analysis import figures
+    from kvbench.store import cells
 
     parser.add_argument("--out", type=Path, help="folder to write (default: STORE/figures)")
     parser.add_argument(
@@ -26,7 +28,7 @@ def main(arguments: list[str]) -> int:
     options = parser.known(arguments)
     settings = store_settings(options.settings, {"store": "runs/default"})
     store = Path(settings["store"])
-    code = scored(store)
+    code = scored(store) if cells(store) else DONE  # a store may hold observations alone
     out = options.out or store / "figures"
     paths = figures.write(store, out, [name for name in options.formats.split(",") if name])
     figures_drawn = counted(len({path.stem for path in paths}), "figure")

@@ -18,14 +18,17 @@ __all__ = ["FORMATS", "draw", "write"]
 
 def draw(store: Path) -> dict[str, Figure]:
     """Name -> figure. Raises UserError for an empty store; a store without any score gives no figure."""
+    from kvbench.analysis.figures import observed
     from kvbench.analysis.figures.style import style
     from kvbench.analysis.results import entries
+    from kvbench.observations import FOLDER
 
     found = entries(store)
-    if not found:
+    if not found and not (store / FOLDER).is_dir():
         raise UserError(f"there are no results in {store}: name a store that `kvbench run` wrote, store=DIR.")
     with style():
-        return {_plain(name): figure for name, figure in _all(found, store) if figure is not None}
+        drawn = [*(_all(found, store) if found else ()), *observed.figures(store)]
+        return {_plain(name): figure for name, figure in drawn if figure is not None}
 
 
 def _all(found: Sequence, store: Path) -> Iterator[tuple[str, Figure | None]]:
@@ -54,7 +57,11 @@ def _plain(name: str) -> str:
 
 
 def write(store: Path, out: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Draw and save every figure in every format. Raises UserError for a format that does not exist."""
+    """Draw and save every figure in every format, pictures under their retained tokens included.
+
+    Raises UserError for a format that does not exist.
+    """
+    from kvbench.analysis.figures import overlay
     from kvbench.analysis.figures.style import save
     from kvbench.store.files import storage_error
 
@@ -62,7 +69,7 @@ def write(store: Path, out: Path, formats: Sequence[str] = FORMATS) -> list[Path
         if name not in FORMATS:
             raise UserError(f"figures have no format {name!r}: choose from {', '.join(FORMATS)}.")
     paths = []
-    for name, figure in draw(store).items():
+    for name, figure in [*draw(store).items(), *overlay.figures(store)]:
         for suffix in formats:
             path = out / f"{name}.{suffix}"
             try:

@@ -1,0 +1,122 @@
+"""``kvbench observe``: measure what is missing of a model on a benchmark, one prefill a sample.
+
+STORE/observations/MODEL/BENCHMARK.json holds, by sample index: page, length (tokens), the lists of
+``keys.keys`` and ``keys.geometry``, ``recent``, for the first sample ``projection``, and ``evidence.looks``
+where it is known which tokens hold the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from kvbench.errors import UserError
+from kvbench.observations import FOLDER, stored
+from kvbench.plan import Job
+from kvbench.progress import Progress
+from kvbench.store import group_folder
+
+_VERSION = 1  # raise when the meaning of a quantity changes: all are then measured again
+UNKNOWN = "which tokens hold the answer is not known, so there is nothing to say about evidence"
+
+
+def path(job: Job) -> Path:
+    """Where a job's values lie."""
+    folder = group_folder(Path(job.config["store"]) / FOLDER, *_names(job))
+    return folder.with_name(folder.name + ".json")
+
+
+def _names(job: Job) -> tuple[str, str]:
+    return job.config["model"]["name"], job.config["benchmark"]["name"]
+
+
+def settings(job: Job) -> dict[str, Any]:
+    """What the values of a job depend on."""
+    identity = job.cells[0].config
+    return {"version": _VERSION, "model": identity["model"], "benchmark": identity["benchmark"]}
+
+
+def missing(job: Job, count: int) -> list[int]:
+    """Which of the first ``count`` samples have no values yet."""
+    known = stored.read(path(job), settings(job))["samples"]
+    return [index for index in range(count) if str(index) not in known]
+
+
+def observe(jobs: list[Job], say: Callable[[str], None] = print) -> None:
+    """Measure and store what is missing; a model is loaded only then.
+
+    Raises UserError for jobs that are spread over machines, for samples that cannot be observed, and when the
+    store cannot be written.
+    """
+    for job in jobs:
+        if job.config["shards"] != 1 or job.config["launcher"]:
+            raise UserError("prompts are observed here, in one process: leave launcher= and shards= out.")
+    for job in jobs:
+        _observe(job, say)
+
+
+def _observe(job: Job, say: Callable[[str], None]) -> None:
+    from kvbench import run
+
+    model, name = _names(job)
+    if job.limit is None or missing(job, job.limit):
+        benchmark = run.load_benchmark(job.config["benchmark"])
+        todo = missing(job, benchmark.count(job.limit))
+        if todo:
+            adapter = run.load_model(job.config["model"])
+            found = of_samples(adapter, benchmark, todo, job.config["model"].get("window"), say)
+            stored.fill(path(job), settings(job), found)
+    samples = stored.in_order(stored.read(path(job), settings(job)))
+    marked = sum("attended" in values for values in samples)
+    note = "" if marked else f"; {UNKNOWN}"
+    say(f"{model} / {name}: {len(samples)} prompts observed{note}")
+
+
+def of_samples(
+    adapter: Any, benchmark: Any, indices: list[int], window: int | None, say: Callable[[str], None]
+) -> Iterator[tuple[int, stored.Values]]:
+    """(index, values) of these samples. window: the model's observation window; None: the usual one."""
+    from kvbench.methods.registry import USUAL_WINDOW
+    from kvbench.observations.pages import known
+
+    about = known(benchmark.cfg) if hasattr(adapter, "box_tokens") else []
+    clusters = benchmark.clusters(max(indices) + 1)
+    samples = benchmark.samples(max(indices) + 1)
+    with Progress(f"{adapter.name} / {benchmark.name}", len(indices), 0, say) as progress:
+        for index in indices:
+            page = about[index] if about else None
+            try:
+                values = of_sample(adapter, samples[index], page, window or USUAL_WINDOW, index == 0)
+            except UserError as error:
+                raise UserError(f"sample {index} of {benchmark.name} cannot be observed: {error}") from error
+            yield index, {"page": clusters[index], **values}
+            progress.advance()
+
+
+def of_sample(
+    adapter: Any, sample: Any, page: dict[str, Any] | None, window: int, project: bool
+) -> dict[str, Any]:
+    """Values of one sample. page: where its evidence is, see ``pages``; project: with the keys as points."""
+    import torch
+
+    from kvbench import engine
+    from kvbench.engine.generate import observe as observation_of
+    from kvbench.observations import evidence, keys, pages
+    from kvbench.observations.recent import recent
+
+    images = sample.images()
+    with torch.inference_mode():
+        inputs = adapter.prepare(sample.text, images)
+        tiles = inputs.visual_mask.nonzero().flatten()
+        prompt = engine.prefill(adapter, inputs, window=max(window, evidence.QUERIES))
+        observation = observation_of(prompt)
+        found = {"length": prompt.length, "recent": recent(observation)}
+        found |= keys.keys(observation) | keys.geometry(observation)
+        if project:
+            found["projection"] = keys.projection(observation)
+        if page is not None:
+            (image,) = images
+            places = tiles[pages.evidence(adapter, page, image.size)]
+            found |= evidence.looks(observation, tiles, places, window)
+    return found
