@@ -44,15 +44,16 @@ rcr: setup  ## re-selection while decoding: long descriptions and short answers,
 	@$(KVBENCH) table store=runs/rcr
 	@$(KVBENCH) analyze drift store=runs/rcr
 
-CLAIMS := claims claims_terms claims_diversity claims_windows rcr_detailcaps rcr_oracle_vqa
+CLAIMS := claims claims_terms claims_diversity claims_windows claims_text rcr_detailcaps rcr_oracle_vqa
 claims: setup  ## the papers' claims on the embedded model, with verdicts (LIMIT=3: quick; the whole continues it)
 	@for name in $(CLAIMS); do $(KVBENCH) run experiment=$$name store=runs/claims $(LIMIT:%=limit=%) || exit $$?; done
+	@$(KVBENCH) observe experiment=claims_text store=runs/claims $(LIMIT:%=limit=%)
 	@$(KVBENCH) claims store=runs/claims $(LIMIT:%=limit=%)
 
 # A table of the papers: make bacon-table4, make ecokv-table3 (PROFILE=paper: the papers' models and data).
 bacon-% ecokv-%: setup
 	@$(KVBENCH) run experiment=$(subst -,_,$@) profile=$(PROFILE)
-	@$(KVBENCH) table store=runs/$(subst -,_,$@)
+	@$(KVBENCH) table $(subst -,_,$@)
 
 # A figure of the papers: make ecokv-figure2, make bacon-figure1. BACON's grids are pictures of retained tokens.
 ecokv-figure%: setup

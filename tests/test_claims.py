@@ -16,7 +16,7 @@ from test_drift import frame
 
 from kvbench import claims, cli, reference
 from kvbench.analysis import correlation
-from kvbench.claims import cells, measured, observations, printed, quantities, rendering, reselection
+from kvbench.claims import cells, measured, observations, printed, quantities, rendering, reselection, text
 from kvbench.claims.row import FAILS, HOLDS, UNDECIDED, Claim, Estimate, Hole, Region, Row, evaluate, verdict
 from kvbench.engine.prefill import Prefill
 from kvbench.errors import UserError
@@ -98,9 +98,10 @@ class TestRendering:
 def test_every_claim_is_a_row_of_an_empty_store(tmp_path, capsys):
     assert cli.main(["claims", f"store={tmp_path}", "measure=false", "--format", "markdown"]) == 1
     out = capsys.readouterr().out
-    tests = [*observations.tests(), *cells.bacon(), *cells.ecokv(), *reselection.tests()]
+    measured_here = [*observations.attention(), *observations.keys(), *text.keys()]
+    tests = [*measured_here, *cells.bacon(), *cells.ecokv(), *text.answers(), *reselection.tests()]
     assert sum(line.startswith("| ") and "| —" in line for line in out.splitlines()) == len(tests)
-    assert out.count("not measured yet") == len(observations.tests())
+    assert out.count("not measured yet") == len(measured_here)
     texts = [claim.text for claim, _ in tests]
     assert len(set(texts)) == len(texts)
 
@@ -114,8 +115,8 @@ def test_wrong_settings_are_refused(tmp_path, capsys, word):
 def test_every_command_of_a_hole_is_one_that_exists():
     from kvbench.paths import conf_dir
 
-    for claim, _ in [*cells.bacon(), *cells.ecokv(), *reselection.tests()]:
-        name = claim.command.removeprefix("run experiment=")
+    for claim, _ in [*cells.bacon(), *cells.ecokv(), *text.answers(), *text.keys(), *reselection.tests()]:
+        name = claim.command.partition(" experiment=")[2]
         assert (conf_dir() / "experiment" / f"{name}.yaml").is_file()
 
 
@@ -401,7 +402,7 @@ def test_every_measured_claim_has_a_figure_that_the_report_shows_too(prompt, tmp
     values = {"prefill": 100.0, **quantities.quantities(prompt, [4, 5], [7, 30])}
     both = iter([(0, {"page": "p", **values}), (1, {"page": "q", **values})])
     measured.fill(measured.path(tmp_path, "docqa_mini"), {}, both)
-    rows = evaluate(observations.tests(), measured.load(tmp_path))
+    rows = evaluate([*observations.attention(), *observations.keys()], measured.load(tmp_path))
     assert all((row.estimate.n, row.estimate.clusters) == (2, 2) and row.verdict for row in rows)
     shown = [row for found in _claims(tmp_path)["papers"].values() for row in found]
     assert [row[2] for row in shown if row[2] != "—" and not row[2].startswith("—;")] == [
@@ -480,4 +481,4 @@ class TestMeasuredFigures:
         assert observations.thirds("x", 1)(samples).value == 1 - (6 + 2) / 2
 
     def test_nothing_measured_is_a_hole(self):
-        assert all(row.estimate is None for row in evaluate(observations.tests(), []))
+        assert all(row.estimate is None for row in evaluate(observations.keys(), []))

@@ -68,12 +68,14 @@ MEASURE = "claims"
 ATTENTION = "difference in % of the attention:"
 
 
-def tests() -> list[Test]:
-    """BACON's motivation and ECOKV's analyses."""
+Spec = tuple[str, str, str, Region, int, Callable[[list[Values]], Estimate]]
+
+
+def attention() -> list[Test]:
+    """BACON's motivation."""
     emergent = "figure 2(b), no figure printed"
-    found: list[tuple[str, str, str, str, Region, int, Callable[[list[Values]], Estimate]]] = [
+    found: list[Spec] = [
         (
-            "BACON",
             "the last query attends the answer's tiles more than earlier queries of the question do",
             emergent,
             ATTENTION,
@@ -82,7 +84,6 @@ def tests() -> list[Test]:
             minus("answer_last", "answer_earlier"),
         ),
         (
-            "BACON",
             "so it does the tiles of label and answer together",
             emergent,
             ATTENTION,
@@ -91,7 +92,6 @@ def tests() -> list[Test]:
             minus("evidence_last", "evidence_earlier"),
         ),
         (
-            "BACON",
             "its 16 highest hold more of the evidence than the window mean's",
             "figure 2(c), no figure printed",
             "difference in recall:",
@@ -100,7 +100,6 @@ def tests() -> list[Test]:
             minus("recall_last", "recall_window"),
         ),
         (
-            "BACON",
             "most tiles it attends strongly are not evidence (as many highest as there is evidence)",
             "9 % evidence, about 70 % irrelevant (figure 3(a))",
             "share:",
@@ -109,7 +108,6 @@ def tests() -> list[Test]:
             mean(lambda values: values["noise"]),
         ),
         (
-            "BACON",
             "evidence is coherent: more of its neighbours are strong too than of noise's",
             "figure 3(b), no figure printed",
             "difference in share:",
@@ -118,7 +116,6 @@ def tests() -> list[Test]:
             minus("coherence_evidence", "coherence_noise"),
         ),
         (
-            "BACON",
             "evidence is persistent: strong in the next layer too, more often than noise",
             "figure 3(c), no figure printed",
             "difference in share:",
@@ -127,7 +124,6 @@ def tests() -> list[Test]:
             minus("persistence_evidence", "persistence_noise"),
         ),
         (
-            "BACON",
             "no extra time: selection with bacon minus without",
             "28.60 → 28.68 in all (table 5, 32,000 tokens)",
             "% of the prefill:",
@@ -135,8 +131,14 @@ def tests() -> list[Test]:
             2,
             mean(lambda values: 100 * (values["select_bacon"] - values["select_base"]) / values["prefill"]),
         ),
+    ]
+    return _claims("BACON", found, MEASURE)
+
+
+def keys(command: str = MEASURE, where: str = "") -> list[Test]:
+    """ECOKV's analyses. command: what measures the samples; where: ends each claim, to tell them apart."""
+    found: list[Spec] = [
         (
-            "ECOKV",
             "keys are similar in every layer (the lowest layer)",
             "above 0.4 in all (section 4, figure 2)",
             "mean cosine:",
@@ -145,7 +147,6 @@ def tests() -> list[Test]:
             lowest_layer("cosine"),
         ),
         (
-            "ECOKV",
             "the first layer's keys are nearly parallel",
             "about 1.0 (section 4, figure 2)",
             "mean cosine:",
@@ -154,7 +155,6 @@ def tests() -> list[Test]:
             mean(lambda values: values["cosine"][0]),
         ),
         (
-            "ECOKV",
             "importance and diversity correlate weakly to moderately",
             "low to moderate, in words (section 6.4, figure 4)",
             "Spearman's ρ:",
@@ -163,7 +163,6 @@ def tests() -> list[Test]:
             mean(lambda values: float(np.mean(values["correlation"]))),
         ),
         (
-            "ECOKV",
             "they do least in the middle third of the layers",
             "lower in intermediate layers (section 6.4)",
             "ρ, middle minus the others:",
@@ -172,7 +171,6 @@ def tests() -> list[Test]:
             thirds("correlation", 1),
         ),
         (
-            "ECOKV",
             "redundancy is higher in the first third than in the middle one",
             "in words (appendix B.5, figures 7, 8)",
             "difference of λ:",
@@ -181,7 +179,6 @@ def tests() -> list[Test]:
             thirds("weight", 0, 1),
         ),
         (
-            "ECOKV",
             "redundancy rises again in the last third",
             "in words (appendix B.5, figures 7, 8)",
             "difference of λ:",
@@ -190,7 +187,11 @@ def tests() -> list[Test]:
             thirds("weight", 2, 1),
         ),
     ]
+    return _claims("ECOKV", found, command, where)
+
+
+def _claims(paper: str, found: list[Spec], command: str, where: str = "") -> list[Test]:
     return [
-        (Claim(paper, text, figure, what, region, MEASURE, digits), compute)
-        for paper, text, figure, what, region, digits, compute in found
+        (Claim(paper, text + where, figure, what, region, command, digits), compute)
+        for text, figure, what, region, digits, compute in found
     ]
