@@ -211,6 +211,9 @@ def job(overrides: list[str], shared: list[str]) -> Job:
     raw["method"] = raw["refresh"] = {}
     resolved = compose.plain(compose.OmegaConf.create(raw), resolve=True)
     resolved["shard"] = resolved["shard"] or 0
+    if resolved["tracking"].get("name") == "wandb":
+        # Runs of one experiment stand together, wherever their store is.
+        resolved["tracking"]["group"] = resolved["tracking"]["group"] or _experiment(composed)
     config.check_runtime(resolved)
     folder = store.group_folder(
         Path(resolved["store"]), resolved["model"]["name"], resolved["benchmark"]["name"]
@@ -236,6 +239,11 @@ def job(overrides: list[str], shared: list[str]) -> Job:
             f"exclude leaves no method for {resolved['model']['name']}: name others, or set exclude=[]."
         )
     return Job(config={**resolved, "benchmark": benchmark}, cells=list(cells.values()), specs=specs)
+
+
+def _experiment(composed: Any) -> str | None:
+    """The experiment that was chosen, if any."""
+    return composed.hydra.runtime.choices.get("experiment")
 
 
 def _cell_axes(raw: dict[str, Any], overrides: list[str]) -> list[tuple[dict[str, Any], Any]]:

@@ -1,9 +1,10 @@
 """Results to Weights & Biases, beside the store and never in its way.
 
-``tracking=wandb`` logs every job as one run of the group named after the store: the resolved config, each
-cell's metrics with 95 % intervals, a results table, a few samples with pictures, plots of its traces, and
-the answers as an artifact. A job keeps its run id in STORE/MODEL/BENCHMARK/tracking.json, so a resumed job
-continues its run. Whatever wandb raises is said once; from then on the job goes on without it.
+``tracking=wandb`` logs every job as one run of the group named after the experiment, or else the store: the
+resolved config, each cell's metrics with 95 % intervals, a results table, a few samples with pictures, plots
+of its traces, and the answers as an artifact. A job keeps its run id in STORE/MODEL/BENCHMARK/tracking.json,
+so a resumed job continues its run. Whatever wandb raises is said once; from then on the job goes on without
+it.
 """
 
 from __future__ import annotations
@@ -190,8 +191,7 @@ def trace_figures(job: Job) -> list[tuple[str, Any]]:
 
 def results(job: Job, say: Callable[[str], None]) -> list[dict[str, Any]]:
     """Tidy rows of the job's cells with the interval of each value; cells that are not complete have none."""
-    from kvbench.analysis.figures.budget import band
-    from kvbench.analysis.results import entries, rows
+    from kvbench.analysis.results import entries, mean, rows
     from kvbench.analysis.scoring import score_store
 
     root = Path(job.config["store"])
@@ -203,7 +203,7 @@ def results(job: Job, say: Callable[[str], None]) -> list[dict[str, Any]]:
     result = []
     for row in rows(found):
         if row["digest"] in mine:
-            low, high = band(by_digest[row["digest"]], row["metric"])
-            ends = (None if math.isnan(end) else end for end in (low, high))
-            result.append({**row, **dict(zip(("value_low", "value_high"), ends, strict=True))})
+            found_mean = mean(by_digest[row["digest"]], row["metric"])
+            ends = {"value_low": found_mean.low, "value_high": found_mean.high}
+            result.append({**row, **{key: None if math.isnan(end) else end for key, end in ends.items()}})
     return result

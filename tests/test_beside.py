@@ -1,55 +1,272 @@
-"""A store's results stand beside the published values of the same cells, in the same unit."""
+"""A store's results stand beside the published values of the same cells, in every format."""
 
 from __future__ import annotations
 
+import csv
+import io
+import math
+import re
+from html.parser import HTMLParser
+
+import latexcheck
+import numpy as np
 import pytest
 from test_table import put
 
-from kvbench import cli
-from kvbench.analysis.beside import beside, to_markdown
+from kvbench import cli, experiments, plan, reference
+from kvbench.analysis import published
+from kvbench.analysis.results import entries
+from kvbench.analysis.tables import beside, beside_paper
+from kvbench.analysis.tables.sheet import PARTS
+from kvbench.commands import table
 from kvbench.errors import UserError
 from kvbench.methods import registry
+from kvbench.methods.method import parse
 
 MODEL = "llava_next_mistral_7b"
 
 
-def bacon(store, values, window=32, **options):
-    """A cell of snapkv+bacon with all its options, as the planner stores them."""
-    usual = {option.name: option.default for option in registry.options("score", "bacon")}
-    put(store, "docvqa", "snapkv+bacon", 64, values, model=MODEL, window=window, **usual | options)
+def cell(store, benchmark, method, budget, values, **settings):
+    """A cell with all options of its capacity and score, as the planner stores them."""
+    capacity, score = (
+        {option.name: option.default for option in registry.options(kind, name)}
+        for kind, name in zip(("capacity", "score"), parse(method), strict=True)
+    )
+    usual = {"window": 32, "capacity": capacity, **score}
+    return put(store, benchmark, method, budget, values, **usual | settings)
 
 
-def test_measured_paper_and_difference(tmp_path):
+def bacon(store, values, **settings):
+    return cell(store, "docvqa", "snapkv+bacon", 64, values, model=MODEL, **settings)
+
+
+def measured(store, name):
+    """What a store has of a paper's table: {(method, setting): Pair}."""
+    found = beside.beside(entries(store), experiments.find(name))
+    return {(p.published.method, p.published.setting): p for p in found if p.measured}
+
+
+@pytest.fixture
+def some(tmp_path):
+    """Two cells of Table 1 on 20 samples: uncompressed, and BACON at 64."""
     put(tmp_path, "docvqa", "fullkv", None, [1.0, 0.0] * 10, model=MODEL)
     bacon(tmp_path, [1.0, 1.0, 0.0, 0.0] * 5)
-    pairs = beside(tmp_path, "bacon:1")
-    assert [(p.published.method, p.published.value) for p in pairs] == [
-        ("fullkv", "62.7"),
-        ("snapkv+bacon", "53.9"),
-    ]
-    assert pairs[1].value == 50 and pairs[1].n == 20 and pairs[1].low < 50 < pairs[1].high
-    assert pairs[1].difference == pytest.approx(-3.9)
-    line = to_markdown(pairs).splitlines()[-1]
-    assert "| 50.0 | [" in line and line.endswith("| 53.9 | -3.9 | 20 |")
+    return tmp_path
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """The ``kvbench table`` command; the made-up scores have no answers to be scored again."""
+    monkeypatch.setattr(table, "scored", lambda store: 0)
+
+    def run(*words):
+        code = cli.main(["table", *map(str, words)])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+def test_measured_paper_and_difference(some):
+    found = measured(some, "bacon_table1")
+    assert {key: pair.published.value for key, pair in found.items()} == {
+        ("fullkv", ""): "62.7",
+        ("snapkv+bacon", ""): "53.9",
+    }
+    pair = found["snapkv+bacon", ""]
+    assert pair.measured.value == 50 and pair.measured.n == 20 and pair.measured.low < 50 < pair.measured.high
+    assert pair.difference == pytest.approx(-3.9) and not pair.sure
+
+
+def test_a_published_value_outside_the_interval_is_marked(tmp_path):
+    bacon(tmp_path, [1.0] * 20)
+    assert measured(tmp_path, "bacon_table1")["snapkv+bacon", ""].sure
+    assert "+46.1*" in beside_paper(tmp_path, experiments.find("bacon_table1"))
 
 
 def test_options_tell_cells_apart(tmp_path):
     bacon(tmp_path, [1.0] * 4)
     bacon(tmp_path, [0.0] * 4, radius=3)
-    found = {p.published.setting: p.value for p in beside(tmp_path, "bacon:7")}
+    found = {
+        setting: pair.measured.value for (_, setting), pair in measured(tmp_path, "bacon_table7").items()
+    }
     assert found == {"radius=3": 0.0, "radius=5": 100.0}
-    assert [p.value for p in beside(tmp_path, "bacon:1")] == [100.0]
+    assert [p.measured.value for p in measured(tmp_path, "bacon_table1").values()] == [100.0]
 
 
 def test_another_window_is_another_cell(tmp_path):
     bacon(tmp_path, [1.0] * 4, window=16)
-    with pytest.raises(UserError, match="no scored cell of bacon table 1"):
-        beside(tmp_path, "bacon:1")
+    with pytest.raises(UserError, match="no cell has the model, benchmark, method, budget and options"):
+        measured(tmp_path, "bacon_table1")
 
 
-def test_a_mistake_is_one_sentence(tmp_path):
-    with pytest.raises(UserError, match="PAPER:TABLE"):
-        beside(tmp_path, "bacon")
-    with pytest.raises(UserError, match="there is no table '99' of bacon"):
-        beside(tmp_path, "bacon:99")
-    assert cli.main(["table", f"store={tmp_path}", "--beside", "bacon:99"]) == 2
+def test_an_average_is_that_of_its_tasks_and_resamples_each(tmp_path):
+    rows = [row for row in reference.rows("bacon", "4") if row.method == "snapkv" and row.budget == 512]
+    tasks = [row.benchmark for row in rows if row.metric == "score"]
+    rng = np.random.default_rng(0)
+    values = {name: rng.random(20 + number) for number, name in enumerate(tasks)}
+    for name in tasks[1:]:
+        cell(tmp_path, name, "snapkv", 512, values[name], metric="score", model=rows[0].model)
+    average = next(row for row in rows if row.metric == "average")
+
+    def found():
+        return next(p for p in published.pairs(rows, entries(tmp_path)) if p.published == average)
+
+    assert found().measured is None  # a task is missing
+    cell(tmp_path, tasks[0], "snapkv", 512, values[tasks[0]], metric="score", model=rows[0].model)
+    got = found().measured
+    assert got.value == pytest.approx(100 * np.mean([series.mean() for series in values.values()]))
+    draws = [series[rng.integers(0, len(series), (4000, len(series)))].mean(1) for series in values.values()]
+    low, high = 100 * np.percentile(np.mean(draws, axis=0), [2.5, 97.5])
+    assert (got.low, got.high) == (pytest.approx(low, abs=0.4), pytest.approx(high, abs=0.4))
+    assert got.n == sum(map(len, values.values()))
+
+
+class TestCommand:
+    def test_text(self, some, command):
+        code, out, err = command("bacon_table1", f"store={some}")
+        assert code == 0 and err == "" and MODEL in out.splitlines()[0]
+        full = [line.split() for line in out.splitlines() if line.startswith("fullkv")]
+        assert full[0][:6] == ["fullkv", "50.0", "[30.0,", "70.0]", "62.7", "-12.7"]
+        assert full[-1] == ["fullkv", "—", "0.704"] and max(map(len, out.splitlines()[:40])) <= 100
+        assert re.search(r"snapkv\+bacon .*50\.0  \[30\.0, 70\.0\] +53\.9 +-3\.9", out)
+        assert re.search(r"adakv .*— +48\.7|adakv .*—", out)  # the published value beside the hole
+        assert "docvqa: 20 samples" in out and "realised entries per head, snapkv+bacon: 64: 64.0" in out
+        for name in ("measured", "95 % CI", "paper", "difference", "DocVQA ANLS [%], 64"):
+            assert name in out
+
+    def test_holes_show_the_published_value_and_a_command_that_fills_them(self, some, command):
+        out = command("bacon_table1", f"store={some}")[1]
+        commands = [
+            line.strip().removeprefix("kvbench run ") for line in out.splitlines() if line[:2] == "  "
+        ]
+        commands = [line.split() for line in commands if line.startswith("experiment=")]
+        mine, others = [words for words in commands if f"model={MODEL}" in words], commands[-1]
+        assert {word for words in mine for word in words if word.startswith("limit=")} == {"limit=20"}
+        cells = [cell for words in mine for job in plan.jobs(words) for cell in job.cells]
+        names = {(cell.benchmark, cell.method, cell.budget) for cell in cells}
+        holes = [r for r in reference.rows("bacon", "1") if r.model == MODEL and r.method != "fullkv"]
+        assert names >= {(row.benchmark, row.method, row.budget) for row in holes}
+        assert "model=qwen2_vl_7b,internvl3_8b,qwen3_vl_30b_a3b" in others
+
+    def test_csv_round_trips(self, some, command):
+        rows = list(
+            csv.DictReader(io.StringIO(command("bacon_table1", f"store={some}", "--format", "csv")[1]))
+        )
+        assert len(rows) == len(reference.rows("bacon", "1"))
+        shown = {(r["model"], r["benchmark"], r["method"], r["budget"]): r for r in rows}
+        assert len(shown) == len(rows)
+        for row in reference.rows("bacon", "1"):
+            key = (row.model, row.benchmark, row.method, "" if row.budget is None else str(row.budget))
+            assert shown[key]["published"] == row.value
+        found = shown[MODEL, "docvqa", "snapkv+bacon", "64"]
+        pair = measured(some, "bacon_table1")["snapkv+bacon", ""]
+        assert [float(found[k]) for k in ("measured", "ci_low", "ci_high", "difference")] == [
+            pair.measured.value,
+            pair.measured.low,
+            pair.measured.high,
+            pair.difference,
+        ]
+        assert (found["n"], found["kept_mean"], found["digest"]) == ("20", "64.0", pair.entry.cell.digest)
+        assert shown[MODEL, "docvqa", "snapkv", "64"]["measured"] == ""
+
+    def test_markdown(self, some, command):
+        out = command("bacon_table1", f"store={some}", "format=markdown")[1]
+        lines = out.splitlines()
+        at = lines.index("#### DocVQA ANLS [%]") + 2
+        heads = [f"{budget}: {part}" for budget in (256, 128, 64) for part in PARTS]
+        assert lines[at] == f"| method | {' | '.join(heads)} |"
+        (row,) = [line for line in lines[at:] if line.startswith("| snapkv+bacon | — |  | 59.7 |")]
+        assert row.endswith("| 50.0 | [30.0, 70.0] | 53.9 | -3.9 |")
+        table_lines = [line for line in lines if line.startswith("|")]
+        assert {line.count("|") for line in table_lines} == {14}
+        assert out.count("```") == 4 and "kvbench run experiment=bacon_table1" in out
+
+    def test_latex(self, some, command):
+        out = command("bacon_table1", f"store={some}", "--format", "latex")[1]
+        latexcheck.check(out)
+        assert r"50.0 & {[}30.0, 70.0] & 53.9 & -3.9" in out and out.count(r"\begin{table}") == 8
+        assert r"\multicolumn{4}{c}{DocVQA ANLS {[}\%], 64}" in out
+
+    def test_html(self, some, command):
+        out = command("bacon_table1", f"store={some}", "--format", "html")[1]
+
+        class Reader(HTMLParser):
+            def __init__(self):
+                super().__init__()
+                self.rows = []
+
+            def handle_starttag(self, tag, attributes):
+                if tag == "tr":
+                    self.rows.append(0)
+                if tag in ("td", "th"):
+                    self.rows[-1] += int(dict(attributes).get("colspan", 1))
+
+        reader = Reader()
+        reader.feed(out)
+        width = 1 + 4 * 3 * 5
+        assert reader.rows == [width, width - 1] + [width] * (len(reader.rows) - 2)
+        assert '<td data-sort="50">50.0</td><td>[30.0, 70.0]</td><td data-sort="53.9">53.9</td>' in out
+
+    def test_another_model_is_one_sentence_and_the_plain_table(self, tmp_path, command):
+        put(tmp_path, "docqa_mini", "snapkv", 64, [1.0] * 12, model="embedded")
+        code, out, err = command("bacon_table1", f"store={tmp_path}")
+        assert code == 0 and out.startswith("embedded\n") and "100.0" in out
+        assert err.count("\n") == 1 and "the paper's model is qwen2_vl_7b or" in err
+        assert "kvbench run experiment=bacon_table1 profile=paper" in err
+
+    def test_an_experiment_that_is_no_table_of_a_paper_has_its_own(self, tmp_path, command):
+        put(tmp_path, "docqa_mini", "snapkv", 64, [1.0] * 12, model="embedded")
+        assert command("table1", f"store={tmp_path}")[1:] == command(f"store={tmp_path}")[1:]
+        assert command("rcr_textcaps", f"store={tmp_path}")[0] == 0
+
+    def test_memory_and_times_are_not_answers(self, tmp_path, command):
+        cell(tmp_path, "textvqa", "snapkv", 64, [1.0] * 12, model="qwen2_vl_7b", metric="exact_match")
+        err = command("ecokv_table10", f"store={tmp_path}")[2]
+        assert "kvbench bench efficiency" in err and err.count("\n") == 1
+        bacon(tmp_path, [1.0] * 12)
+        out = command("bacon_table5", f"store={tmp_path}")[1]
+        assert "latency and peak_memory of the paper's table: `kvbench bench efficiency`" in out
+
+    def test_contradictions_of_the_paper_are_flagged(self, tmp_path, command):
+        row = next(row for row in reference.rows("ecokv", "1") if row.flag)
+        window = 4 if row.method.endswith("ecokv") else 32
+        settings = {"metric": row.metric, "model": row.model, "window": window}
+        cell(tmp_path, row.benchmark, row.method, row.budget, [0.5] * 12, **settings)
+        out = command("ecokv_table1", f"store={tmp_path}")[1]
+        assert f"{row.value} !" in out and " ".join(f"! {row.method}, {row.benchmark}".split()) in out
+
+    def test_the_experiments_own_store_is_usual(self, tmp_path, command, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        code, _, err = command("bacon_table1")
+        assert code == 2 and "call `kvbench run experiment=bacon_table1 profile=paper` first" in err
+        bacon(tmp_path / "runs" / "bacon_table1", [1.0] * 12)
+        assert "+46.1*" in command("bacon_table1")[1]
+
+    def test_a_name_that_does_not_exist(self, tmp_path, command):
+        code, _, err = command("bacon_tabel1")
+        assert code == 2 and "did you mean bacon_table1" in err and err.count("\n") == 1
+        assert command(tmp_path / "none")[0] == 2
+        assert command("bacon_table1", f"store={tmp_path}", "--format", "pdf")[0] == 2
+        assert command("bacon_table1", f"store={tmp_path}", "--interval", "normal")[0] == 2
+
+    def test_differences_of_ones_own_choice_are_the_plain_table(self, some, command):
+        out = command("bacon_table1", f"store={some}", "--against", "fullkv")[1]
+        assert "difference from fullkv," in out and "→0.0" in out
+
+
+def test_a_cell_measured_twice_is_refused(tmp_path):
+    bacon(tmp_path, [1.0] * 4)
+    twin = bacon(tmp_path / "twin", [1.0] * 4)
+    found = [*entries(tmp_path), *entries(tmp_path / "twin")]
+    with pytest.raises(UserError, match=f"several cells .*{twin.digest}"):
+        published.pairs(reference.rows("bacon", "1"), found)
+
+
+def test_one_sample_and_no_number(tmp_path):
+    bacon(tmp_path, [1.0])
+    out = beside_paper(tmp_path, experiments.find("bacon_table1"))
+    assert "no interval" in out and "one sample alone has no interval" in out
+    bacon(tmp_path / "nan", [1.0, math.nan])
+    out = beside_paper(tmp_path / "nan", experiments.find("bacon_table1"))
+    assert "n/a" in out and "anls is not a number for 1 samples" in out

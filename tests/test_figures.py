@@ -9,8 +9,8 @@ import pytest
 from test_table import grid, put
 
 from kvbench.analysis import figures
-from kvbench.analysis.figures import budget, cost, style
-from kvbench.analysis.results import entries
+from kvbench.analysis.figures import cost, style
+from kvbench.analysis.results import entries, mean
 from kvbench.errors import UserError
 
 
@@ -43,8 +43,8 @@ def test_lines_and_bands_are_the_results(tmp_path):
     assert lines["+bacon"] == [[128, 95], [64, 95]] and lines["window attention"] == [[128, 95], [64, 50]]
     assert lines["fullkv"][0][1] == 100
     half = next(entry for entry in entries(tmp_path) if entry.label == "snapkv" and entry.cell.budget == 64)
-    low, high = budget.band(half, "anls")
-    assert 0.25 < low < 0.35 and 0.65 < high < 0.75  # 20 coins: half a width of about 0.22
+    band = mean(half, "anls")
+    assert 0.25 < band.low < 0.35 and 0.65 < band.high < 0.75  # 20 coins: half a width of about 0.22
 
 
 @pytest.mark.parametrize("values", [[1.0], [1.0, math.nan, 0.0], [0.5] * 12, []])

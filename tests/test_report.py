@@ -6,14 +6,19 @@ import base64
 import json
 import re
 import shutil
+import warnings
+from contextlib import contextmanager
 from html.parser import HTMLParser
+from pathlib import Path
 
 import fakestore
+import manysamples
 import minidata
 import pytest
 from fakestore import benchmark_cfg, method_cfg
 
 from kvbench import analysis, cli, report, retained
+from kvbench.report import PAGE
 from kvbench.store import write_atomic
 
 EVIL = "<script>alert('x')</script> & \"quoted\" </script>"
@@ -72,6 +77,12 @@ def read(page):
     return reader
 
 
+def pictures(page):
+    """Data URIs by digest."""
+    found = [(kind.get("id") or "", body) for kind, body in read(page).scripts]
+    return {name.removeprefix("picture-"): body for name, body in found if name.startswith("picture-")}
+
+
 def test_nothing_is_fetched(page):
     for tag, attributes in read(page).tags:
         for name in ("src", "href", "xlink:href", "action", "srcset", "poster"):
@@ -94,14 +105,15 @@ def test_the_samples_hold_question_answers_scores_and_overlay(page):
     assert (first["t"], first["w"], first["s"]) == (["answer 0"], [0, 0, 0], [1.0, 1.0, 1.0])
     assert second["q"] and "answer 1" in [given.lower() for given in second["r"]]
     assert "k" not in first and list(base64.b64decode(second["k"][1])) == [255, 0, 128, 64]
-    pictures = [body for kind, body in read(page).scripts if "data-picture" in kind]
-    assert len(pictures) == 4 and all(json.loads(p)[0].startswith("data:image/jpeg") for p in pictures)
+    stored = pictures(page)
+    assert len(stored) == 4 and all(uri.startswith("data:image/jpeg") for uri in stored.values())
+    assert [sample["p"] for sample in data["samples"]] == [[digest] for digest in stored]
 
 
 def test_a_second_call_leaves_the_page_alone_and_a_new_answer_does_not(store, page):
     assert not report.write([store], page, report.Options(), ["Mind the <gap>."])
     assert report.write([store], page, report.Options(images=1), ["Mind the <gap>."])
-    assert sum("data-picture" in kind for kind, _ in read(page).scripts) == 1
+    assert len(pictures(page)) == 1
     assert report.write([store], page, report.Options(), ["Mind the <gap>."])
 
 
@@ -113,29 +125,72 @@ def test_bad_input(tmp_path, capsys):
     assert "kvbench run" in errors[0] and "store=DIR" in errors[1] and "--images" in errors[2]
 
 
-def chromium():
-    return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+def test_the_page_hangs_together(page):
+    """What a browser would stumble on, without one: places that links, labels and the script look for."""
+    tags, source = read(page).tags, page.read_text("utf-8")
+    ids = [attributes["id"] for _, attributes in tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    targets = [attributes["href"][1:] for tag, attributes in tags if tag == "a"]
+    assert len(targets) > 4 and set(targets) <= set(ids)
+    classes = {name for _, attributes in tags for name in (attributes.get("class") or "").split()}
+    script = (PAGE / "report.js").read_text("utf-8")
+    made = set(re.findall(r'class: "([\w -]+)"', script)) | {"list"}
+    sought = set(re.findall(r'(?:this\.find|querySelector(?:All)?)\("(?:\w+)?\.(\w+)', script))
+    assert len(sought) > 6 and sought <= classes | made, sought - classes - made
+    style = (PAGE / "report.css").read_text("utf-8")
+    assert "prefers-color-scheme: dark" in style and style.count("{") == style.count("}")
+    assert set(re.findall(r"var\((--\w+)\)", style)) <= set(re.findall(r"(--\w+):", style))
+    for tag, attributes in tags:
+        assert tag != "select" or attributes.get("class") == "order", "inside its label"
+        assert tag not in ("img", "canvas") and not any(name.startswith("on") for name in attributes)
+    assert source.count("<script") == source.count("</script>") and "default-src 'none'" in source
 
 
-@pytest.mark.skipif(chromium() is None, reason="no Chromium on this machine: the page is tested without one")
-def test_in_a_browser(page):
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-        tab = browser.new_page(viewport={"width": 1200, "height": 900}, color_scheme="dark")
+@contextmanager
+def opened(page, **options):
+    """The page in headless Chromium: a tab, and what its console said and it fetched.
+
+    None where the machine has no Chromium: then the page is tested as text alone, and pytest says so.
+    """
+    from playwright.sync_api import sync_playwright
+
+    names = ("chromium", "chromium-browser", "google-chrome")
+    with sync_playwright() as driver:
+        own = Path(driver.chromium.executable_path)
+        program = next(filter(None, map(shutil.which, names)), str(own) if own.is_file() else None)
+        if program is None:
+            warnings.warn("no Chromium here: the page is checked as text alone", stacklevel=1)
+            yield None, [], []
+            return
+        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        tab = browser.new_page(viewport={"width": 1200, "height": 900}, **options)
         troubles, fetched = [], []
         tab.on("console", lambda message: troubles.append(message.text) if message.type == "error" else None)
         tab.on("pageerror", lambda error: troubles.append(str(error)))
         tab.on("dialog", lambda dialog: troubles.append(dialog.message))
         tab.on("request", lambda request: fetched.append(request.url))
         tab.goto(page.as_uri())
+        yield tab, troubles, fetched
+        browser.close()
 
+
+def test_in_a_browser(page):
+    with opened(page, color_scheme="dark") as (tab, troubles, fetched):
+        if tab is None:
+            return
         heading = tab.locator("table.results thead button").nth(1)
         names = tab.locator("table.results tbody th")
         heading.click()
         assert names.all_inner_texts()[-1] == "snapkv"  # the lowest value
-        heading.click()
+        heading.press("Enter")
         assert names.all_inner_texts()[0] == "snapkv"
+        ink, paper = (tab.evaluate(f"getComputedStyle(document.body).{name}") for name in COLOURS)
+        assert (
+            sum(map(int, re.findall(r"\d+", ink)[:3]))
+            > 600
+            > 200
+            > sum(map(int, re.findall(r"\d+", paper)[:3]))
+        )
 
         tab.locator(".browser").scroll_into_view_if_needed()
         rows = tab.locator(".list button")
@@ -146,7 +201,7 @@ def test_in_a_browser(page):
         tab.locator(".only").check()
         assert tab.locator(".count").inner_text() == "2 of 4 samples"
         tab.locator(".list button").first.focus()
-        tab.keyboard.press("j")
+        tab.keyboard.press("Enter")
         assert "Sample 1" in tab.locator(".detail h4").inner_text()
         answers = tab.locator(".answers tr", has_text="snapkv · 64")
         assert EVIL.split()[0] in answers.locator("ins").first.inner_text()
@@ -156,7 +211,52 @@ def test_in_a_browser(page):
         ins = tab.locator(".answers tr", has_text="snapkv · 64").locator("ins")
         assert [text.strip() for text in ins.all_inner_texts()] == ["another"]
         assert "kvbench retained" in tab.locator(".overlay-note").inner_text()
+        tab.keyboard.press("k")
+        assert "Sample 1" in tab.locator(".detail h4").inner_text()
+        tab.keyboard.press("j")
+        tab.locator(".detail").focus()
         tab.keyboard.press("Escape")
         assert tab.evaluate("document.activeElement.getAttribute('aria-current')") == "true"
-        browser.close()
-    assert troubles == [] and fetched == [page.as_uri()] + [u for u in fetched[1:] if u.startswith("data:")]
+        tab.keyboard.press("/")
+        assert tab.evaluate("document.activeElement.className") == "filter"
+        assert troubles == [] and [url for url in fetched if not url.startswith("data:")] == [page.as_uri()]
+
+
+COLOURS = ("color", "backgroundColor")
+
+
+def test_a_thousand_samples(tmp_path):
+    """All of them are listed, filtered and opened, and a page that five questions share is stored once."""
+    data = manysamples.questions(tmp_path / "sets", 1000, (24, 32), per_page=5)
+    manysamples.fill(tmp_path / "store", data, 1000, 3)
+    page = tmp_path / "report.html"
+    report.write([tmp_path / "store"], page, report.Options(images=1000))
+    held = next(json.loads(body) for kind, body in read(page).scripts if kind.get("class") == "data")
+    assert len(held["samples"]) == 1000 and len(pictures(page)) == 200
+    assert held["samples"][0]["p"] == held["samples"][4]["p"] != held["samples"][5]["p"]
+    with opened(page) as (tab, troubles, _):
+        if tab is None:
+            return
+        tab.locator(".browser").scroll_into_view_if_needed()
+        rows = tab.locator(".list button")
+        rows.nth(999).wait_for(state="attached")
+        assert tab.locator(".count").inner_text() == "1000 of 1000 samples"
+        tab.locator(".filter").fill("line 77?")
+        assert rows.count() == 1
+        tab.locator(".filter").fill("")
+        tab.locator(".order").select_option("loss")
+        wrong = [max(sample["s"]) - min(sample["s"]) for sample in held["samples"]]
+        rows.nth(int(sum(wrong)) - 1).click()
+        assert "0" in tab.locator(".answers td.score").all_inner_texts()
+        tab.keyboard.press("ArrowDown")  # the next one lost nothing
+        assert "0" not in tab.locator(".answers td.score").all_inner_texts()
+        tab.locator(".order").select_option("index")
+        rows.nth(999).click()
+        assert "Sample 999" in tab.locator(".detail h4").inner_text()
+        assert (
+            tab.locator(".detail img").first.evaluate(
+                "picture => picture.decode().then(() => picture.naturalWidth)"
+            )
+            == 24
+        )
+        assert troubles == []

@@ -7,14 +7,17 @@ import io
 import json
 import math
 import re
+from itertools import pairwise
 
 import fakestore
+import numpy as np
 import pytest
 from fakestore import benchmark_cfg, method_cfg
 
 from kvbench import analysis
+from kvbench.analysis.resampling import METHODS, interval
 from kvbench.analysis.results import entries, rows, settings
-from kvbench.analysis.tables import build
+from kvbench.analysis.tables import Choice, build
 from kvbench.benchmarks.base import Scores
 from kvbench.errors import UserError
 from kvbench.store import write_atomic
@@ -24,8 +27,9 @@ def put(
     store, benchmark, method, budget, values, *, metric="anls", kept=None, model="toy", warnings=(), **options
 ):
     """A cell with these per-sample scores, as score_store leaves it (nothing is answered)."""
-    refresh = options.pop("refresh", None)
+    refresh, capacity = options.pop("refresh", None), options.pop("capacity", {})
     spec = method_cfg(method, **options) | ({"refresh": {"name": refresh}} if refresh else {})
+    spec |= {"capacity": spec["capacity"] | capacity} if capacity else {}
     cell = fakestore.add(store, benchmark_cfg(benchmark), spec, budget, {}, model=model)
     values = dict(enumerate(values))
     mean = sum(values.values()) / len(values) if values else math.nan
@@ -114,6 +118,59 @@ def test_a_base_with_another_window_is_said(tmp_path):
     assert said == ["snapkv+ecokv (window 4) is compared with snapkv (window 16): the nearest there is."]
     (row,) = [row for row in rows(entries(tmp_path)) if row["method"] == "snapkv+ecokv"]
     assert (row["window"], row["base"], row["base_window"], row["delta"]) == (4, "snapkv", 16, 0.25)
+
+
+def test_differences_are_from_a_method_of_ones_choice(tmp_path):
+    put(tmp_path, "docqa_mini", "fullkv", None, [1.0] * 12)
+    put(tmp_path, "docqa_mini", "snapkv", 64, [0.5] * 12)
+    put(tmp_path, "docqa_mini", "snapkv+mixkv", 64, [0.25] * 12)
+    put(tmp_path, "docqa_mini", "adakv+bacon", 64, [0.75] * 12)
+
+    def shown(against):
+        text = analysis.table(tmp_path, against=against)
+        return text, {line.split()[0]: line.split()[2:] for line in text.splitlines() if "kv" in line[:8]}
+
+    text, rows = shown("fullkv")
+    assert [rows[name] for name in ("snapkv", "snapkv+mixkv")] == [["↓50.0*"], ["↓75.0*"]]
+    assert rows["adakv+bacon"][0].startswith("↓25.0*") and "difference from fullkv, [95 %" in text
+    assert "is compared with" not in text  # fullkv has no window to differ in
+    text, rows = shown("snapkv+mixkv")
+    assert (rows["snapkv"], rows["snapkv+mixkv"], rows["fullkv"]) == (["↑25.0*"], [], [])
+    assert "from snapkv+mixkv at the same budget" in text
+    with pytest.raises(UserError, match="no cell of 'snapkv[+]mixk': did you mean snapkv[+]mixkv"):
+        analysis.table(tmp_path, against="snapkv+mixk")
+
+
+def test_the_interval_is_percentile_or_bca(tmp_path):
+    values = np.random.default_rng(0).exponential(1, 30) ** 2
+    put(tmp_path, "docqa_mini", "snapkv", 64, [0.0] * 30)
+    put(tmp_path, "docqa_mini", "snapkv+bacon", 64, values.tolist())
+    found = {}
+    for method in METHODS:
+        table = build(entries(tmp_path), "toy", tmp_path, Choice(interval=method))
+        (value,) = table.grid["snapkv+bacon"].values()
+        found[method] = (value.gap.low, value.gap.high)
+        assert found[method] == pytest.approx(interval(values, method=method))
+    assert found["BCa"][1] > found["percentile"][1] + 0.01  # a long tail to the right
+    assert "paired bootstrap, BCa]" in analysis.table(tmp_path, interval="BCa")
+    with pytest.raises(UserError, match="percentile, BCa"):
+        analysis.table(tmp_path, interval="normal")
+
+
+def test_exact_tests_are_shown_with_their_family(tmp_path):
+    put(tmp_path, "docqa_mini", "snapkv", 64, [0.0] * 10)
+    put(tmp_path, "docqa_mini", "snapkv+bacon", 64, [1.0] * 8 + [0.0] * 2)
+    put(tmp_path, "docqa_mini", "snapkv+ecokv", 64, [1.0] * 5 + [0.0] * 5)
+    put(tmp_path, "docqa_mini", "snapkv+mixkv", 64, [0.5] * 10)
+    text = analysis.table(tmp_path, exact=True, width=200)
+    below = {line.split()[0]: after for line, after in pairwise(text.splitlines()) if line[:6] == "snapkv"}
+    # 8 and 5 of as many discordant pairs: p = 2 / 2^8 and 2 / 2^5, a family of two.
+    assert below["snapkv+bacon"].split() == ["p", ".008,", ".016"]
+    assert below["snapkv+ecokv"].split() == ["p", ".062,", ".062"]
+    assert "p" not in below["snapkv+mixkv"].split()  # halves are not right or wrong
+    assert "Holm over one family: every such difference of this model and metric" in text
+    rows = {row["method"]: row for row in csv.DictReader(io.StringIO(analysis.table(tmp_path, "csv")))}
+    assert float(rows["snapkv+bacon"]["p_holm"]) == 4 / 2**8 and rows["snapkv+mixkv"]["p"] == ""
 
 
 def test_holes_show_the_command_that_fills_them(tmp_path):

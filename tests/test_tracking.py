@@ -9,11 +9,13 @@ from pathlib import Path
 
 import fakes
 import pytest
+from PIL import Image
 
 from kvbench import tracking
 from kvbench.store import load_responses
 
 RUN = ("run", "-m", "method=fullkv,snapkv", "budget=64", "tracking=wandb")
+RESULTS = tracking.results  # before the fixture replaces it
 ROWS = [
     {"method": "snapkv", "setting": "", "budget": 64, "metric": "anls", "value": 0.5, "value_low": 0.25}
     | {"value_high": 0.75, "delta": None, "ci_low": None, "ci_high": None, "kept_mean": 64.0}
@@ -21,8 +23,9 @@ ROWS = [
 
 
 @pytest.fixture(autouse=True)
-def quiet(monkeypatch):
+def quiet(monkeypatch, tmp_path):
     fakes.install()
+    monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "staged"))  # artifacts of offline runs
     # The fake benchmark has no metric; rows stand in for those of a scored store.
     monkeypatch.setattr(tracking, "results", lambda job, say: ROWS)
 
@@ -44,6 +47,14 @@ def records(folder):
         yield found
 
 
+def artifact(found, ending):
+    """Local files, by their path in it, of the artifact whose name has this ending."""
+    logged = (r.request.log_artifact.artifact for r in found if r.HasField("request"))
+    held = [r.artifact for r in found if r.HasField("artifact")] + [one for one in logged if one.name]
+    (one,) = [one for one in held if one.name.endswith(ending)]
+    return {entry.path: Path(entry.local_path) for entry in one.manifest.contents}
+
+
 def test_an_offline_run_holds_config_metrics_tables_and_answers(tmp_path):
     root = tmp_path / "grid"
     assert fakes.kvbench(*RUN, "limit=3", f"store={root}") == 0
@@ -60,8 +71,11 @@ def test_an_offline_run_holds_config_metrics_tables_and_answers(tmp_path):
     assert (history["snapkv/64/anls/value"], history["snapkv/64/anls/value_low"]) == (0.5, 0.25)
     assert "snapkv/64/anls/delta" not in history
     assert (history["results/nrows"], history["samples/nrows"]) == (1, 3)
-    artifacts = [record.artifact or record.request for record in found if record.HasField("artifact")]
-    assert any(artifact.type == "answers" for artifact in artifacts)
+    answers = artifact(found, run.run_id)
+    assert answers["journal.jsonl"].read_bytes() == next(root.glob("*/*/journal.jsonl")).read_bytes()
+    assert {Path(name).stem for name in answers if name.startswith("cells/")} == config["cells"].keys()
+    results = json.loads(artifact(found, "results")["results.table.json"].read_text())
+    assert [dict(zip(results["columns"], row, strict=True)) for row in results["data"]] == ROWS
 
 
 def test_a_resumed_job_continues_its_run(tmp_path):
@@ -142,3 +156,60 @@ def test_the_dashboard_has_a_bar_for_every_logged_value(tmp_path, monkeypatch, c
     assert bars == {"fullkv/anls/value"} | {
         f"snapkv{score}/{budget}/anls/value" for score in ("", "+bacon") for budget in (64, 128)
     }
+
+
+def test_the_jobs_of_an_experiment_are_a_group(tmp_path):
+    for experiment, store, group in (("table1", "a", "table1"), ("", "b", "b")):
+        words = [f"experiment={experiment}"] if experiment else []
+        fakes.kvbench(*RUN, *words, "limit=1", f"store={tmp_path / store}")
+        (found,) = records(tmp_path / store)
+        assert next(record.run.run_group for record in found if record.HasField("run")) == group
+    fakes.kvbench(*RUN, "experiment=table1", "tracking.group=mine", "limit=1", f"store={tmp_path / 'c'}")
+    (found,) = records(tmp_path / "c")
+    assert next(record.run.run_group for record in found if record.HasField("run")) == "mine"
+
+
+def test_the_sample_table_holds_pictures(tmp_path, monkeypatch):
+    class Drawn(Image.Image):
+        def __eq__(self, other):  # the fake engine looks at what it is given
+            return True
+
+    def picture(index):
+        image = Image.new("RGB", (6, 4), (40 * index, 0, 0))
+        image.__class__ = Drawn
+        return [image]
+
+    monkeypatch.setattr(fakes, "picture", picture)
+    assert fakes.kvbench(*RUN, "limit=3", "tracking.images=2", f"store={tmp_path}") == 0
+    files = artifact(next(records(tmp_path)), "samples")
+    table = json.loads(files["samples.table.json"].read_text())
+    assert table["columns"] == ["index", "question", "picture", "fullkv", "snapkv 64"]
+    assert [row[:2] for row in table["data"]] == [[0, "question 0"], [1, "question 1"]]
+    assert [row[3].split()[0] for row in table["data"]] == ["fullkv", "fullkv"]
+    assert [(row[2]["_type"], row[2]["width"], row[2]["height"]) for row in table["data"]] == [
+        ("image-file", 6, 4)
+    ] * 2
+    shades = [Image.open(files[row[2]["path"]]).getpixel((0, 0))[0] for row in table["data"]]
+    assert shades == [0, 40]
+
+
+def test_metrics_have_the_interval_of_their_mean(tmp_path, monkeypatch):
+    from test_table import grid
+
+    from kvbench.analysis.results import entries, mean
+
+    grid(tmp_path)
+    monkeypatch.setattr("kvbench.analysis.scoring.score_store", lambda store, folder: [])
+    found = {entry.cell.digest: entry for entry in entries(tmp_path)}
+    cells = [entry.cell for entry in found.values() if entry.cell.budget != 128]
+    job = types.SimpleNamespace(config={"store": str(tmp_path)}, folder=cells[0].folder, cells=cells)
+    logged = RESULTS(job, print)
+    assert {row["digest"] for row in logged} == {cell.digest for cell in cells}
+    for row in logged:
+        expected = mean(found[row["digest"]], row["metric"])
+        assert (row["value"], row["value_low"], row["value_high"]) == (
+            expected.value,
+            expected.low,
+            expected.high,
+        )
+    assert any(row["value_low"] < row["value"] < row["value_high"] for row in logged)

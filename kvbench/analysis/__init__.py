@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 __all__ = ["FORMATS", "Missing", "score_store", "table"]
 
@@ -24,8 +25,12 @@ def score_store(store: Path | str) -> list[str]:
     return run(Path(store))
 
 
-def table(store: Path | str, format: str = "text", width: int | None = None) -> str:
-    """The results of a store in the shape of the papers' Table 1, in one of FORMATS."""
+def table(store: Path | str, format: str = "text", width: int | None = None, **choice: Any) -> str:
+    """The results of a store in the shape of the papers' Table 1, in one of FORMATS.
+
+    ``choice``: what differences are from and how noise is judged, the fields of ``tables.Choice``.
+    """
+    from kvbench.analysis.tables import Choice
     from kvbench.analysis.tables import table as render
 
-    return render(Path(store), format, width)
+    return render(Path(store), format, width, Choice(**choice))

@@ -38,6 +38,17 @@ class Difference:
         return self.low > 0 or self.high < 0
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """A mean and its interval (NaN for fewer than 2 clusters); ``n`` and ``clusters`` as in Difference."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+    clusters: int
+
+
 Values = Mapping[int, float] | Iterable[tuple[int, float]]
 Clusters = Mapping[int, Hashable] | None  # by sample index; None or empty: every sample is its own
 
@@ -91,6 +102,30 @@ def labels(indices: Sequence[int], clusters: Clusters) -> list[Hashable] | None:
             f"samples {listed(missing)} have no page or picture to group them by: score the store again."
         )
     return [clusters[index] for index in indices]
+
+
+def estimate(
+    values: Values,
+    what: str = "values",
+    *,
+    clusters: Clusters = None,
+    weights: Mapping[int, float] | None = None,
+    **options: Any,
+) -> Estimate:
+    """Mean with its 95 % interval; NaN throughout when there is no sample.
+
+    ``clusters`` and ``weights`` (how many units a sample stands for) by sample index; ``options`` are those
+    of ``interval``. Raises UserError, naming the samples, on duplicates and on missing values.
+    """
+    known = by_index(values, what)
+    if not known:
+        return Estimate(math.nan, math.nan, math.nan, 0, 0)
+    order = list(known)
+    units = None if weights is None else np.array([weights[index] for index in order], dtype=np.float64)
+    groups = labels(order, clusters)
+    low, high = interval(known.data, clusters=groups, weights=units, **options)
+    mean = float(np.average(known.data, weights=units))
+    return Estimate(mean, low, high, len(order), len(set(groups or order)))
 
 
 def difference(

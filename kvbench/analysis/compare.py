@@ -16,6 +16,7 @@ from typing import Any
 from kvbench.analysis.bootstrap import Difference, difference
 from kvbench.analysis.results import Entry, entries
 from kvbench.analysis.scoring import benchmark_config, name_of
+from kvbench.analysis.significance import binary, holm, mcnemar
 from kvbench.errors import UserError
 from kvbench.store import Responses, canonical, load_folder
 
@@ -24,7 +25,10 @@ Read = Callable[[Path], Responses]
 
 @dataclass(frozen=True)
 class Pair:
-    """One cell in both stores. ``gap`` is second - first; flips count a score that moved down or up."""
+    """One cell in both stores. ``gap`` is second - first; flips count a score that moved down or up.
+
+    ``p`` is McNemar's exact one where all scores are 0 or 1.
+    """
 
     first: Entry
     second: Entry
@@ -36,6 +40,7 @@ class Pair:
     lost: int
     won: int
     differs: list[str]  # parts of the configs, as ``model.revision: a -> b``
+    p: float = math.nan
 
     @property
     def flip_rate(self) -> float:
@@ -52,8 +57,8 @@ class Comparison:
     circumstances: list[str]
 
 
-def compare(first: Path, second: Path) -> Comparison:
-    """Raises UserError when the stores share no cell."""
+def compare(first: Path, second: Path, interval: str = "percentile") -> Comparison:
+    """``interval``: a method of ``resampling.METHODS``. Raises UserError when the stores share no cell."""
     ours, theirs = _by_cell(first), _by_cell(second)
     read = functools.cache(load_folder)  # each journal once, however many cells it answers
     shared = [key for key in ours if key in theirs]
@@ -71,7 +76,8 @@ def compare(first: Path, second: Path) -> Comparison:
         for key in shared
         for line in _changes(_circumstances(ours[key], read), _circumstances(theirs[key], read))
     )
-    return Comparison([_pair(ours[key], theirs[key], read) for key in shared], only, list(circumstances))
+    pairs = [_pair(ours[key], theirs[key], read, interval) for key in shared]
+    return Comparison(pairs, only, list(circumstances))
 
 
 def _by_cell(store: Path) -> dict[str, Entry]:
@@ -86,7 +92,7 @@ def _by_cell(store: Path) -> dict[str, Entry]:
     return found
 
 
-def _pair(ours: Entry, theirs: Entry, read: Read) -> Pair:
+def _pair(ours: Entry, theirs: Entry, read: Read, interval: str) -> Pair:
     cfg = benchmark_config(ours.cell)
     metric = cfg.get("metric", "score")
     texts = [_texts(ours, read), _texts(theirs, read)]
@@ -94,7 +100,9 @@ def _pair(ours: Entry, theirs: Entry, read: Read) -> Pair:
     values = [(entry.scores.per_sample.get(metric, {}) if entry.scores else {}) for entry in (ours, theirs)]
     usable = [index for index in common if all(math.isfinite(given.get(index, math.nan)) for given in values)]
     before, after = ({index: given[index] for index in usable} for given in values)
-    gap = difference(after, before, clusters=ours.scores.clusters) if usable and ours.scores else None
+    gap = None
+    if usable and ours.scores:
+        gap = difference(after, before, clusters=ours.scores.clusters, method=interval)
     return Pair(
         first=ours,
         second=theirs,
@@ -106,6 +114,7 @@ def _pair(ours: Entry, theirs: Entry, read: Read) -> Pair:
         lost=sum(after[index] < before[index] for index in usable),
         won=sum(after[index] > before[index] for index in usable),
         differs=_changes(ours.cell.config, theirs.cell.config),
+        p=mcnemar(after, before) if usable and binary(after) and binary(before) else math.nan,
     )
 
 
@@ -141,13 +150,19 @@ def _changes(first: Any, second: Any) -> list[str]:
 
 
 COLUMNS = ("cell", "metric", "samples", "first", "second", "difference", "95 % interval", "texts changed")
-COLUMNS += ("lost", "won", "flip rate")
+COLUMNS += ("lost", "won", "flip rate", "p", "p Holm")
+LEGEND = (
+    "difference: second - first, 95 % paired bootstrap; lost and won: samples whose score fell or rose; p:"
+    " McNemar's exact test, where all scores are 0 or 1 (questions count as independent); p Holm: adjusted"
+    " over one family, all such rows of this comparison"
+)
 
 
 def table(found: Comparison) -> tuple[list[list[str]], list[str]]:
     """Rows under COLUMNS, and the sentences that stand under them."""
     rows = []
-    for pair in found.pairs:
+    adjusted = holm({place: pair.p for place, pair in enumerate(found.pairs)})
+    for place, pair in enumerate(found.pairs):
         values = [
             entry.scores.metrics.get(pair.metric, math.nan) if entry.scores else math.nan
             for entry in (pair.first, pair.second)
@@ -167,9 +182,11 @@ def table(found: Comparison) -> tuple[list[list[str]], list[str]]:
                 str(pair.lost),
                 str(pair.won),
                 _number(pair.flip_rate),
+                _number(pair.p),
+                _number(adjusted[place]),
             ]
         )
-    notes = [f"circumstances: {line}" for line in found.circumstances]
+    notes = [LEGEND, *(f"circumstances: {line}" for line in found.circumstances)]
     notes += [f"config: {line}" for line in dict.fromkeys(x for pair in found.pairs for x in pair.differs)]
     for where, names in zip(("first", "second"), found.only, strict=True):
         notes += [f"only in the {where} store: {name}" for name in names]

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvbench.analysis.bootstrap import difference
+from kvbench.analysis.bootstrap import difference, estimate
 from kvbench.analysis.drift import GROUP, KEY, ONE_SHOT, WEIGHTS
-from kvbench.analysis.resampling import interval
 from kvbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def fidelity(frame: pandas.DataFrame, against: Sequence[str] = (ONE_SHOT, "rcr",
         if FULL in against and whole.notna().any() and not (whole == 1).all():
             base[FULL] = FULL
         for policy in labels(group):
-            rows.append({**key(group, policy), "against": "", **_mean(of(group, policy), "value")})
+            rows.append({**key(group, policy), "against": "", **mean(of(group, policy), "value")})
             for name, other in base.items():
                 if other == policy:
                     continue
@@ -85,7 +85,7 @@ def rates(frame: pandas.DataFrame) -> pandas.DataFrame:
         for policy in labels(group):
             mine = of(group, policy)
             rows += [
-                {**key(group, policy), "quantity": name, **_mean(mine, name, weight)}
+                {**key(group, policy), "quantity": name, **mean(mine, name, weight)}
                 for name, weight in WEIGHTS.items()
             ]
     return tidy(rows, [*KEY, "quantity", *_INTERVAL])
@@ -114,9 +114,9 @@ def terciles(frame: pandas.DataFrame, source: str = ONE_SHOT) -> pandas.DataFram
                     **key(group, policy),
                     "tercile": tercile,
                     **limits,
-                    **_mean(of(inside, policy), "value"),
+                    **mean(of(inside, policy), "value"),
                 }
-                row["refreshed"] = _mean(of(inside, policy), "refreshed", "layer_steps")["value"]
+                row["refreshed"] = mean(of(inside, policy), "refreshed", "layer_steps")["value"]
                 for name in GAP_TO:
                     other = chosen(group, name)
                     gap = compare(inside, other, policy) if other not in (None, policy) else hole("")
@@ -200,18 +200,15 @@ def hole(note: str) -> dict[str, Any]:
     return dict(zip(_INTERVAL, (math.nan, math.nan, math.nan, 0, 0, note), strict=True))
 
 
-def _mean(rows: pandas.DataFrame, column: str, weight: str | None = None) -> dict[str, Any]:
-    """Mean of a column, over the units that ``weight`` counts, with its interval."""
-    known = rows[rows[column].notna()]
-    if known.empty:
+def mean(rows: pandas.DataFrame, column: str, weight: str | None = None) -> dict[str, Any]:
+    """Mean of a policy's column, over the units that ``weight`` counts, with its interval's columns."""
+    values = series(rows, column)
+    if not values:
         return hole("not scored" if weight is None else "no traces: run with trace=true")
-    known = known.sort_values("index")
-    values, clusters = known[column].to_numpy(float), known["cluster"].tolist()
-    weights = None if weight is None else known[weight].to_numpy(float)
-    low, high = interval(values, clusters=clusters, weights=weights)
-    mean, count = float(np.average(values, weights=weights)), len(set(clusters))
-    note = "" if count > 1 else "one picture alone has no interval"
-    return dict(zip(_INTERVAL, (mean, low, high, len(known), count, note), strict=True))
+    weights = None if weight is None else series(rows, weight)
+    found = estimate(values, column, clusters=clusters_of(rows), weights=weights)
+    note = "" if found.clusters > 1 else "one picture alone has no interval"
+    return dict(zip(_INTERVAL, (*astuple(found), note), strict=True))
 
 
 def key(group: pandas.DataFrame, policy: str) -> dict[str, str]:

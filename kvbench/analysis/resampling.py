@@ -99,41 +99,32 @@ def intervals(
     confidence: float = 0.95,
     resamples: int = RESAMPLES,
     seed: int = SEED,
-) -> np.ndarray:
-    """Percentile intervals [2, k] of the means of k series ``values`` [n, k]; NaN below 2 clusters."""
-    if len(np.unique(codes(len(values), clusters))) < 2:
-        return np.full((2, values.shape[1]), math.nan)
-    means = resampled(values, clusters=clusters, weights=weights, resamples=resamples, seed=seed)
-    tail = 50 * (1 - confidence)
-    return np.percentile(means, [tail, 100 - tail], axis=0)
-
-
-def interval(
-    values: np.ndarray,
-    *,
-    clusters: Sequence[Hashable] | None = None,
-    weights: np.ndarray | None = None,
-    confidence: float = 0.95,
-    resamples: int = RESAMPLES,
-    seed: int = SEED,
     method: str = "percentile",
-) -> tuple[float, float]:
-    """Bootstrap interval of the (weighted) mean of ``values`` [n]; (NaN, NaN) below 2 clusters.
+) -> np.ndarray:
+    """Bootstrap intervals [2, k] of the (weighted) means of k series ``values`` [n, k]; NaN below 2 clusters.
 
     ``method`` is percentile or BCa (Efron 1987; scipy's, over clusters). A constant has no skewness to
     correct: its interval is the constant. Raises UserError for another method.
     """
     if method not in METHODS:
         raise UserError(f"there is no bootstrap method {method!r}: choose from {', '.join(METHODS)}.")
-    values = np.asarray(values, dtype=np.float64)[:, None]
-    if method == "percentile":
-        options: dict[str, Any] = {"confidence": confidence, "resamples": resamples, "seed": seed}
-        low, high = intervals(values, clusters=clusters, weights=weights, **options)[:, 0]
-        return float(low), float(high)
+    values = np.asarray(values, dtype=np.float64)
     if len(np.unique(codes(len(values), clusters))) < 2:
-        return math.nan, math.nan
-    sums, sizes = _sums(values, clusters, weights)
-    return _bca(sums[:, 0], sizes[:, 0], confidence, resamples, seed)
+        return np.full((2, values.shape[1]), math.nan)
+    if method == "BCa":
+        sums, sizes = _sums(values, clusters, weights)
+        sizes = np.broadcast_to(sizes, sums.shape)
+        columns = [_bca(*pair, confidence, resamples, seed) for pair in zip(sums.T, sizes.T, strict=True)]
+        return np.array(columns).T
+    means = resampled(values, clusters=clusters, weights=weights, resamples=resamples, seed=seed)
+    tail = 50 * (1 - confidence)
+    return np.percentile(means, [tail, 100 - tail], axis=0)
+
+
+def interval(values: np.ndarray, **options: Any) -> tuple[float, float]:
+    """``intervals`` of one series ``values`` [n]."""
+    low, high = intervals(np.asarray(values, dtype=np.float64)[:, None], **options)[:, 0]
+    return float(low), float(high)
 
 
 def _bca(

@@ -5,14 +5,17 @@ from __future__ import annotations
 import csv
 import io
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvbench.analysis.bootstrap import Difference, differences
+import numpy as np
+
+from kvbench.analysis.bootstrap import Difference, Estimate, differences, estimate
 from kvbench.analysis.significance import binary, holm, mcnemar
 from kvbench.benchmarks.base import Scores
+from kvbench.benchmarks.series import Series
 from kvbench.errors import UserError
 from kvbench.store import Cell, cells
 
@@ -100,9 +103,12 @@ def base_of(entry: Entry, all_entries: Sequence[Entry], method: str | None = Non
 
     ``method`` defaults to the entry's without its last part: ``snapkv+bacon`` for ``snapkv+bacon
     refresh=rcr``, ``snapkv`` for ``snapkv+bacon``; a capacity alone has no base. This is what a difference
-    means in every table, figure and CSV.
+    means in every figure and CSV and, unless ``--against`` names a method, in every table. fullkv, which has
+    no budget, is a base at every budget; a method is none of itself.
     """
     cell = entry.cell
+    if method == cell.method:
+        return None
     if method is None:
         if cell.method != cell.first:
             method = cell.first
@@ -116,8 +122,8 @@ def base_of(entry: Entry, all_entries: Sequence[Entry], method: str | None = Non
         if other.scores is not None
         and other.cell.digest != cell.digest
         and other.cell.method == method
-        and (other.cell.model, other.cell.benchmark, other.cell.budget)
-        == (cell.model, cell.benchmark, cell.budget)
+        and (other.cell.model, other.cell.benchmark) == (cell.model, cell.benchmark)
+        and other.cell.budget in (cell.budget, None)
         and (other.cell.seed, other.cell.prompt) == (cell.seed, cell.prompt)
     ]
     mine = method_options(cell)
@@ -127,6 +133,14 @@ def base_of(entry: Entry, all_entries: Sequence[Entry], method: str | None = Non
         return mine.get("window") != theirs.get("window"), sum(mine.get(key) != theirs[key] for key in theirs)
 
     return min(alike, key=unlike, default=None)
+
+
+def mean(entry: Entry, metric: str, **options: Any) -> Estimate:
+    """A cell's own mean with its 95 % interval; NaN where it is not scored or a score is broken."""
+    values = Series.of(entry.scores.per_sample.get(metric, {}) if entry.scores is not None else {})
+    if entry.scores is None or not np.isfinite(values.data).all():
+        return estimate({})
+    return estimate(values, clusters=entry.scores.clusters, **options)
 
 
 def compare(entry: Entry, other: Entry | None, metric: str) -> Difference | None:
@@ -141,9 +155,12 @@ def compare(entry: Entry, other: Entry | None, metric: str) -> Difference | None
 
 
 def compare_all(
-    pairs: Sequence[tuple[Entry, Entry | None]], metric: str
+    pairs: Sequence[tuple[Entry, Entry | None]], metric: str, **options: Any
 ) -> list[Difference | UserError | None]:
-    """``compare`` of many pairs of one benchmark on the same resamples; errors stand in a pair's place."""
+    """``compare`` of many pairs of one benchmark on the same resamples; errors stand in a pair's place.
+
+    ``options`` are those of ``resampling.intervals``.
+    """
     known = [
         (place, entry, other)
         for place, (entry, other) in enumerate(pairs)
@@ -156,7 +173,7 @@ def compare_all(
             tuple(f"{e.label} ({metric} on {e.cell.benchmark})" for e in (entry, other))
             for _, entry, other in known
         ]
-        gaps = differences(values, names, clusters=known[0][1].scores.clusters)
+        gaps = differences(values, names, clusters=known[0][1].scores.clusters, **options)
         for (place, *_), gap in zip(known, gaps, strict=True):
             found[place] = gap
     return found
@@ -165,11 +182,11 @@ def compare_all(
 def rows(all_entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """One row per scored cell and metric; ``base`` names what the difference is from, see ``base_of``.
 
-    ``p`` is McNemar's, of scores that are 0 or 1; ``p_holm`` adjusts it for every comparison of the same
-    metric and model in the store, the family that the rows declare.
+    ``p`` and ``p_holm`` are those of ``exact_tests``.
     """
     bases = {entry.cell.digest: base_of(entry, all_entries) for entry in all_entries}
     gaps = _gaps(all_entries, bases)
+    tests = exact_tests(all_entries, bases)
     result = []
     for entry in all_entries:
         if entry.scores is None or entry.kept is None:
@@ -178,6 +195,7 @@ def rows(all_entries: Sequence[Entry]) -> list[dict[str, Any]]:
         for metric, value in sorted(scores.metrics.items()):
             gap = gaps.get((cell.digest, metric))
             base = bases[cell.digest] if gap is not None else None
+            p, p_holm = tests.get((cell.digest, metric), (None, None)) if base else (None, None)
             asked = scores.per_sample.get(metric) or range(scores.n)
             result.append(
                 {
@@ -198,30 +216,40 @@ def rows(all_entries: Sequence[Entry]) -> list[dict[str, Any]]:
                     "delta": gap.delta if gap else None,
                     "ci_low": gap.low if gap else None,
                     "ci_high": gap.high if gap else None,
-                    "p": _p(entry, base, metric),
-                    "p_holm": None,
+                    "p": p,
+                    "p_holm": p_holm,
                     "kept_mean": entry.kept["mean"],
                     "kept_min": entry.kept["min"],
                     "kept_max": entry.kept["max"],
                     "digest": cell.digest,
                 }
             )
-    families: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
-    for place, row in enumerate(result):
-        if row["p"] is not None:
-            families[row["model"], row["metric"]][place] = row["p"]
-    for family in families.values():
-        for place, p in holm(family).items():
-            result[place]["p_holm"] = p
     return result
 
 
-def _p(entry: Entry, base: Entry | None, metric: str) -> float | None:
-    """McNemar's p where both cells' scores are 0 or 1."""
-    if base is None or entry.scores is None or base.scores is None:
-        return None
-    values = [one.scores.per_sample[metric] for one in (entry, base)]
-    return mcnemar(*values) if all(map(binary, values)) else None
+def exact_tests(
+    all_entries: Sequence[Entry], bases: Mapping[str, Entry | None]
+) -> dict[tuple[str, str], tuple[float, float]]:
+    """(p, adjusted p) by (digest, metric) of every cell that has a base and scores of 0 and 1 throughout.
+
+    p is McNemar's exact one. The family that Holm's adjustment holds for is every such comparison of one
+    model and metric: all benchmarks, methods and budgets. ``bases``: by digest.
+    """
+    families: dict[tuple[str, str], dict[tuple[str, str], float]] = defaultdict(dict)
+    for entry in all_entries:
+        base = bases[entry.cell.digest]
+        if entry.scores is None or base is None or base.scores is None:
+            continue
+        for metric in sorted(entry.scores.per_sample.keys() & base.scores.per_sample.keys()):
+            values = [Series.of(one.scores.per_sample[metric]) for one in (entry, base)]
+            alike = len(values[0]) and np.array_equal(values[0].index, values[1].index)
+            if alike and all(map(binary, values)):
+                families[entry.cell.model, metric][entry.cell.digest, metric] = mcnemar(*values)
+    return {
+        name: (p, adjusted)
+        for family in families.values()
+        for (name, p), adjusted in zip(family.items(), holm(family).values(), strict=True)
+    }
 
 
 def _gaps(all_entries: Sequence[Entry], bases: dict[str, Entry | None]) -> dict[tuple[str, str], Difference]:

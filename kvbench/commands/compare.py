@@ -12,12 +12,17 @@ from kvbench.errors import UserError
 
 
 def main(arguments: list[str]) -> int:
+    from kvbench.analysis import resampling
+
     parser = Parser(
         prog="kvbench compare",
         description="Compare the same cells of two stores: paired differences, flips, what changed.",
     )
     parser.add_argument("stores", nargs="*", metavar="DIR", help="two stores")
     parser.add_argument("--format", choices=("text", "csv"), default="text", help="text (default) or csv")
+    parser.add_argument(
+        "--interval", choices=resampling.METHODS, default="percentile", help="bootstrap (default: percentile)"
+    )
     options = parser.known(arguments)
     if len(options.stores) != 2:
         raise UserError(f"compare takes two stores, not {len(options.stores)}: kvbench compare DIR_A DIR_B.")
@@ -28,7 +33,7 @@ def main(arguments: list[str]) -> int:
     from kvbench.analysis import compare
 
     code = max(scored(store) for store in stores)
-    rows, notes = compare.table(compare.compare(*stores))
+    rows, notes = compare.table(compare.compare(*stores, options.interval))
     if options.format == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerows([compare.COLUMNS, *rows])
@@ -40,7 +45,6 @@ def main(arguments: list[str]) -> int:
             for i, (text, w) in enumerate(zip(row, widths, strict=True))
         ]
         print("  ".join(cells).rstrip())
-    print("difference: second - first, 95 % paired bootstrap; lost and won: samples whose score fell or rose")
     for note in notes:
         print(note)
     return code

@@ -1,32 +1,81 @@
-"""``kvbench table``: a store's table."""
+"""``kvbench table``: a store's table, or an experiment's beside the paper's."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
-from kvbench.commands.parsing import store_parser, store_settings
+from kvbench.commands.parsing import Parser, store_settings
 from kvbench.commands.score import scored
 from kvbench.errors import UserError
 
+DESCRIPTION = """Print a store's table: methods down, benchmarks and budgets across.
+
+With the name of an experiment: that experiment's store (or store=DIR). Where the experiment is a table of a
+paper, as in `kvbench table bacon_table1`, each published value stands beside what was measured, its 95 %
+interval and the difference; with --against, --interval or --exact the plain table is printed there too."""
+
 
 def main(arguments: list[str]) -> int:
-    parser = store_parser("table", "Print a store's table: methods down, benchmarks and budgets across.")
-    from kvbench import analysis
+    import argparse
 
-    known = ", ".join(analysis.FORMATS)
-    parser.add_argument("--format", choices=analysis.FORMATS, help=f"{known} (default: text)")
+    from kvbench import analysis
+    from kvbench.analysis import resampling
+
+    formats = ", ".join(analysis.FORMATS)
+    parser = Parser(
+        prog="kvbench table", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--beside", metavar="PAPER:TABLE", help="measured values next to a paper's, as bacon:1 (markdown)"
+        "settings", nargs="*", metavar="EXPERIMENT store=DIR", help="default: store=runs/default"
+    )
+    parser.add_argument("--format", default="text", help=f"{formats} (default: text)")
+    parser.add_argument(
+        "--against",
+        metavar="METHOD",
+        help="what differences are from, as fullkv or snapkv+mixkv (default: the same capacity without the"
+        " score, the same method without its refresh)",
+    )
+    parser.add_argument(
+        "--interval", choices=resampling.METHODS, default="percentile", help="bootstrap (default: percentile)"
+    )
+    parser.add_argument(
+        "--exact", action="store_true", help="p of McNemar's exact test and Holm's adjustment, not intervals"
     )
     options = parser.known(arguments)
-    settings = store_settings(options.settings, {"store": "runs/default", "format": options.format or "text"})
+    experiment, words = _experiment(options.settings)
+    usual = {"store": str(experiment.store) if experiment else "runs/default", "format": options.format}
+    if experiment and not any(word.startswith("store=") for word in words) and not experiment.store.is_dir():
+        raise UserError(f"there is no store at {experiment.store}: call `{experiment.command}` first.")
+    settings = store_settings(words, usual)
     if settings["format"] not in analysis.FORMATS:
-        raise UserError(f"format must be one of {known}, not {settings['format']!r}.")
-    code = scored(Path(settings["store"]))
-    if options.beside is not None:
-        from kvbench.analysis import beside
+        raise UserError(f"format must be one of {formats}, not {settings['format']!r}.")
+    store = Path(settings["store"])
+    code = scored(store)
+    choice = {"against": options.against, "interval": options.interval, "exact": options.exact}
+    chosen = choice != {"against": None, "interval": "percentile", "exact": False}
+    if experiment is not None and experiment.paper and not chosen:
+        from kvbench.analysis.tables import beside_paper
 
-        print(beside.to_markdown(beside.beside(Path(settings["store"]), options.beside)))
-        return code
-    print(analysis.table(Path(settings["store"]), format=settings["format"]))
+        try:
+            print(beside_paper(store, experiment, settings["format"]))
+            return code
+        except UserError as error:
+            print(f"kvbench: {error}", file=sys.stderr)  # the plain table follows
+    print(analysis.table(store, settings["format"], **choice))
     return code
+
+
+def _experiment(words: list[str]):
+    """The experiment that a bare word names, and the other words; a bare word may be a store's folder."""
+    bare = next((word for word in words if "=" not in word), None)
+    if bare is None:
+        return None, words
+    from kvbench import experiments
+
+    try:
+        return experiments.find(bare), [word for word in words if word != bare]
+    except UserError:
+        if Path(bare).is_dir():
+            return None, words
+        raise

@@ -57,10 +57,12 @@ def inputs_key(stores: Sequence[Path], options: Options, warnings: Sequence[str]
                 if path.suffix != ".parquet":
                     total.update(path.read_bytes())
     here = Path(__file__).parent
-    sources = [path for part in ("analysis", "claims") for path in (here.parent / part).rglob("*.py")]
+    sources = [
+        path for part in ("analysis", "claims", "reference") for path in (here.parent / part).rglob("*.py")
+    ]
     makers = [*here.rglob("*.*"), *sources]
     for path in sorted([*makers, *conf_dir().glob("benchmark/*.yaml")]):
-        if path.suffix in (".py", ".html", ".css", ".js", ".yaml"):
+        if path.suffix in (".py", ".html", ".css", ".js", ".yaml", ".csv"):
             total.update(path.read_bytes())
     return total.hexdigest()[:32]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import json
 import math
@@ -19,8 +20,11 @@ from kvbench.store import load_folder
 QUALITY = 70  # of the pictures' JPEG
 
 
-def groups(found: Sequence[Entry], options: Options) -> Iterator[dict[str, Any]]:
-    """One dict per model, benchmark, seed and prompt: title, note, ``data`` for the script, ``pictures``."""
+def groups(found: Sequence[Entry], options: Options, pictures: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """One dict per model, benchmark, seed and prompt: title, and ``data`` for the script.
+
+    Pictures are added to ``pictures``, data URIs by digest: samples, models and stores share them.
+    """
     alike: dict[tuple[Any, ...], list[Entry]] = {}
     for entry in found:
         cell = entry.cell
@@ -42,7 +46,6 @@ def groups(found: Sequence[Entry], options: Options) -> Iterator[dict[str, Any]]
             known = retained.read(head.folder, index)
             if known is not None:
                 grids[index] = known
-        pictures = {f"{index}": uri for index, uri in images.items()}
         metric = cfg.get("metric", "score")
         yield {
             "title": f"{cfg.get('title') or head.benchmark} · {head.model}"
@@ -62,11 +65,18 @@ def groups(found: Sequence[Entry], options: Options) -> Iterator[dict[str, Any]]
                 ],
                 "samples": [
                     _sample(index, entries, responses, metric, questions, references, grids)
+                    | ({"p": [_kept(uri, pictures) for uri in images[index]]} if index in images else {})
                     for index in shown
                 ],
             },
-            "pictures": pictures,
         }
+
+
+def _kept(uri: str, pictures: dict[str, str]) -> str:
+    """Keep a picture once; its digest."""
+    digest = hashlib.sha256(uri.encode("ascii")).hexdigest()[:16]
+    pictures[digest] = uri
+    return digest
 
 
 def _sample(index, entries, responses, metric, questions, references, grids) -> dict[str, Any]:
@@ -92,6 +102,9 @@ def _sample(index, entries, responses, metric, questions, references, grids) -> 
         "w": which,
         "s": [_score(entry, metric, index) for entry in entries],
     }
+    reasons = [responses.answers[e.cell.digest].get(index, {}).get("reasoning") for e in entries]
+    if any(reasons):
+        sample["c"] = reasons
     if index in grids:
         cells = grids[index]["cells"]
         sample["g"] = grids[index]["grids"]

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvbench.analysis.bootstrap import interval, labels
 from kvbench.analysis.figures.style import colour, grid, legend, mark
-from kvbench.analysis.results import Entry
+from kvbench.analysis.results import Entry, mean
 from kvbench.analysis.tables.shape import Column, Table, is_full
 from kvbench.analysis.tables.show import groups
 
@@ -25,17 +24,6 @@ def families(item: Table) -> dict[str, list[str]]:
         if not is_full(label):
             found.setdefault(label.split(" ")[0].split("+")[0], []).append(label)
     return found
-
-
-def band(entry: Entry, metric: str) -> tuple[float, float]:
-    """95 % bootstrap interval of a cell's own mean; NaN where a sample has no number."""
-    values = (entry.scores.per_sample.get(metric) or {}) if entry.scores is not None else {}
-    if len(values) < 2 or not all(map(math.isfinite, values.values())):
-        return math.nan, math.nan
-    indices = sorted(values)
-    return interval(
-        np.array([values[index] for index in indices]), clusters=labels(indices, entry.scores.clusters)
-    )
 
 
 def score_against_budget(item: Table) -> Figure | None:
@@ -83,9 +71,10 @@ def _line(panel, item: Table, label: str, block: list[Column], name: str, shade:
     if not points:
         return
     budgets, values, cells = zip(*points, strict=True)
-    bands = np.array([band(entry, block[0].metric) for entry in cells]) * block[0].scale
+    bands = [mean(entry, block[0].metric) for entry in cells]
+    low, high = (np.array([getattr(band, end) for band in bands]) * block[0].scale for end in ("low", "high"))
     panel.plot(budgets, values, color=shade, marker=sign, markersize=3.5, linewidth=1.2, label=name)
-    panel.fill_between(budgets, bands[:, 0], bands[:, 1], color=shade, alpha=0.12, linewidth=0)
+    panel.fill_between(budgets, low, high, color=shade, alpha=0.12, linewidth=0)
 
 
 def realised_entries(item: Table) -> Figure | None:

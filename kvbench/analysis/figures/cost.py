@@ -11,9 +11,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kvbench.analysis.figures.budget import band
 from kvbench.analysis.figures.style import colour, grid, legend, mark
-from kvbench.analysis.results import Entry
+from kvbench.analysis.results import Entry, mean
 
 if TYPE_CHECKING:
     import pandas
@@ -45,10 +44,10 @@ def cost_against_fidelity(found: Sequence[Entry], reads: dict[str, float]) -> Fi
                 continue
             costs = [2 * e.kept["mean"] + reads.get(e.cell.digest, 0.0) for e in here]
             values = [e.scores.metrics[FIDELITY] for e in here]
-            bands = [band(e, FIDELITY) for e in here]
+            bands = [mean(e, FIDELITY) for e in here]
             errors = [
-                [max(0.0, value - low) for value, (low, _) in zip(values, bands, strict=True)],
-                [max(0.0, high - value) for value, (_, high) in zip(values, bands, strict=True)],
+                [max(0.0, value - band.low) for value, band in zip(values, bands, strict=True)],
+                [max(0.0, band.high - value) for value, band in zip(values, bands, strict=True)],
             ]
             panel.errorbar(
                 costs,

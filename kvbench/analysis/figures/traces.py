@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from kvbench.analysis.bootstrap import interval
+from kvbench.analysis import policies as analysed
 from kvbench.analysis.figures.style import colour, grid, legend
 
 if TYPE_CHECKING:
@@ -59,15 +57,10 @@ def _refreshed(samples: pandas.DataFrame, policies: list[str], title: str) -> Fi
     figure, axes = grid(1, 1, 3.2, 0.22 * len(policies) + 0.8)
     panel = axes[0, 0]
     for row, policy in enumerate(policies):
-        mine = samples[(samples["policy"] == policy) & samples["refreshed"].notna()]
-        if mine.empty:
-            continue
-        values, weights = mine["refreshed"].to_numpy(float), mine["layer_steps"].to_numpy(float)
-        mean = float(np.average(values, weights=weights))
-        ends = interval(values, clusters=list(mine["cluster"]), weights=weights)
+        found = analysed.mean(analysed.of(samples, policy), "refreshed", "layer_steps")
         shade = colour(policy, policies)
-        panel.plot(ends, (row, row), color=shade, linewidth=1.2)
-        panel.plot([mean], [row], "o", color=shade, markersize=4)
+        panel.plot((found["low"], found["high"]), (row, row), color=shade, linewidth=1.2)
+        panel.plot([found["value"]], [row], "o", color=shade, markersize=4)
     panel.set_yticks(range(len(policies)), policies)
     panel.invert_yaxis()
     panel.set_xlabel("refreshed fraction of layer-steps")

@@ -10,33 +10,90 @@ printed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kvbench.analysis import FORMATS
-from kvbench.analysis.results import entries
+from kvbench.analysis.results import Entry, entries
 from kvbench.analysis.tables.build import build
 from kvbench.analysis.tables.csv import to_csv
 from kvbench.analysis.tables.html import to_html
 from kvbench.analysis.tables.latex import to_latex
 from kvbench.analysis.tables.markdown import to_markdown
-from kvbench.analysis.tables.shape import Table
+from kvbench.analysis.tables.shape import USUAL, Choice, Table
 from kvbench.analysis.tables.text import to_text
+from kvbench.checks import suggest
 from kvbench.errors import UserError
 
-__all__ = ["Table", "build", "table"]
+if TYPE_CHECKING:
+    from kvbench.experiments import Experiment
+
+__all__ = ["Choice", "Table", "beside_paper", "build", "table"]
 
 
-def table(store: Path, format: str = "text", width: int | None = None) -> str:
-    """Render every model of a store. Raises UserError for an empty store or an unknown format."""
-    if format not in FORMATS:
-        raise UserError(f"there is no table format {format!r}: choose from {', '.join(FORMATS)}.")
-    found = entries(store)
-    if not found:
-        raise UserError(f"there are no results in {store}: name a store that `kvbench run` wrote, store=DIR.")
-    tables = [build(found, model, store) for model in dict.fromkeys(entry.cell.model for entry in found)]
+def table(store: Path, format: str = "text", width: int | None = None, choice: Choice = USUAL) -> str:
+    """Render every model of a store.
+
+    Raises UserError for an empty store, an unknown format, and a method to compare with that it lacks.
+    """
+    found = _entries(store, format)
+    known = {entry.cell.method for entry in found}
+    if choice.against is not None and choice.against not in known:
+        raise UserError(f"{store} has no cell of {choice.against!r}: {suggest(choice.against, known)}")
+    models = dict.fromkeys(entry.cell.model for entry in found)
+    tables = [build(found, model, store, choice) for model in models]
     if format == "csv":
         return to_csv(tables)
     if format == "text":
         return "\n".join(to_text(item, width) for item in tables)
     render = {"markdown": to_markdown, "latex": to_latex, "html": to_html}[format]
     return "\n".join(map(render, tables))
+
+
+def beside_paper(store: Path, experiment: Experiment, format: str = "text", width: int | None = None) -> str:
+    """Render a store's cells of an experiment beside the values of the paper's table.
+
+    Raises UserError, which says why, where nothing of the store stands beside a published value.
+    """
+    from kvbench.analysis.tables import beside, sheet
+
+    found = _entries(store, format)
+    shown = beside.beside(found, experiment)
+    if format == "csv":
+        return beside.to_csv(shown)
+    sheets = beside.sheets(found, shown, experiment, store)
+    if format == "text":
+        return "\n".join(sheet.to_text(item, width) for item in sheets)
+    render = {"markdown": sheet.to_markdown, "latex": sheet.to_latex, "html": sheet.to_html}[format]
+    return "\n".join(map(render, sheets))
+
+
+def published(found: Sequence[Entry], store: Path) -> list[tuple[str, str]]:
+    """(what it is, HTML) of every table of the papers that a store has a value of, the fullest first."""
+    from kvbench import experiments
+    from kvbench.analysis.tables import beside, sheet
+
+    models = {entry.cell.model for entry in found}
+    result = []
+    for experiment in experiments.of_papers():
+        if not models & {row.model for row in experiment.published()}:
+            continue
+        try:
+            shown = beside.beside(found, experiment)
+        except UserError:
+            continue  # nothing of it, or several cells measure one value
+        known = sum(pair.measured is not None for pair in shown)
+        name = f"{experiment.paper} table {experiment.table}: {known} of {len(shown)} values measured"
+        html = "\n".join(map(sheet.to_html, beside.sheets(found, shown, experiment, store)))
+        result.append((known / len(shown), name, html))
+    return [(name, html) for _, name, html in sorted(result, key=lambda item: -item[0])]
+
+
+def _entries(store: Path, format: str) -> list[Entry]:
+    if format not in FORMATS:
+        raise UserError(f"there is no table format {format!r}: choose from {', '.join(FORMATS)}.")
+    found = entries(store)
+    if not found:
+        raise UserError(f"there are no results in {store}: name a store that `kvbench run` wrote, store=DIR.")
+    return found

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kvbench.analysis.bootstrap import Difference
-from kvbench.analysis.results import Entry, base_of, compare_all
+from kvbench.analysis.results import Entry, base_of, compare_all, exact_tests
 from kvbench.analysis.scoring import benchmark_config
 from kvbench.analysis.tables.footer import footer
-from kvbench.analysis.tables.shape import Column, Table, Value, family, is_full
+from kvbench.analysis.tables.shape import USUAL, Choice, Column, Table, Value, family, is_full
 from kvbench.errors import UserError
 
 # The papers' order; other benchmarks follow by name.
@@ -29,7 +29,7 @@ _ORDER = (
 )
 
 
-def build(found: Sequence[Entry], model: str, store: Path) -> Table:
+def build(found: Sequence[Entry], model: str, store: Path, choice: Choice = USUAL) -> Table:
     """The table of one model."""
     mine = [entry for entry in found if entry.cell.model == model]
     columns, configs = [], {}
@@ -44,14 +44,17 @@ def build(found: Sequence[Entry], model: str, store: Path) -> Table:
     labels = list(dict.fromkeys(e.label for e in mine if e.cell.budget is None))
     labels = labels or ["fullkv"]
     labels += sorted(dict.fromkeys(e.label for e in mine if e.cell.budget is not None), key=family)
-    result = Table(model, columns, {label: {} for label in labels})
+    result = Table(model, columns, {label: {} for label in labels}, choice)
+    bases = {entry.cell.digest: base_of(entry, mine, choice.against) for entry in mine}
+    tests = exact_tests(mine, bases)
     for label in labels:
         for column in columns:
-            result.grid[label][column] = _value(mine, label, column)
+            result.grid[label][column] = _value(mine, label, column, bases, tests)
     for column in columns:
         column_values = [row[column] for row in result.grid.values()]
-        _compare(column_values, column.metric)
-        _mark_best([row[column] for label, row in result.grid.items() if not is_full(label)], column.metric)
+        _compare(column_values, column.metric, choice.interval)
+        compressed = [row[column] for label, row in result.grid.items() if not is_full(label)]
+        _mark_best(compressed, column.metric, choice.interval)
     result.footer = footer(result, mine, configs, store)
     return result
 
@@ -69,7 +72,13 @@ def _shown_metrics(cfg: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys([headline, *(cfg.get("metrics") or [])]))
 
 
-def _value(mine: Sequence[Entry], label: str, column: Column) -> Value:
+def _value(
+    mine: Sequence[Entry],
+    label: str,
+    column: Column,
+    bases: Mapping[str, Entry | None],
+    tests: Mapping[tuple[str, str], tuple[float, float]],
+) -> Value:
     budget = None if is_full(label) else column.budget
     found = [
         e
@@ -81,25 +90,26 @@ def _value(mine: Sequence[Entry], label: str, column: Column) -> Value:
     entry = found[0]
     if entry.scores is None or column.metric not in entry.scores.metrics:
         return Value(entry)
-    value = Value(entry, entry.scores.metrics[column.metric])
-    value.base = base_of(entry, mine)
+    value = Value(entry, entry.scores.metrics[column.metric], base=bases[entry.cell.digest])
+    value.p, value.p_holm = tests.get((entry.cell.digest, column.metric), (None, None))
     return value
 
 
-def _compare(values: Sequence[Value], metric: str) -> None:
+def _compare(values: Sequence[Value], metric: str, interval: str) -> None:
     """Fill in each value's difference from its base; the footer says why one has none."""
     known = [value for value in values if value.entry is not None and value.value is not None]
-    gaps = compare_all([(value.entry, value.base) for value in known], metric)
+    gaps = compare_all([(value.entry, value.base) for value in known], metric, method=interval)
     for value, gap in zip(known, gaps, strict=True):
         value.gap = gap if isinstance(gap, Difference) else None
         value.trouble = str(gap) if isinstance(gap, UserError) else ""
 
 
-def _mark_best(values: Sequence[Value], metric: str) -> None:
+def _mark_best(values: Sequence[Value], metric: str, interval: str) -> None:
     """Mark the highest compressed value when it leads every other one by more than noise."""
     values = [value for value in values if value.value is not None and math.isfinite(value.value)]
     if len(values) < 2:
         return
     best = max(values, key=lambda value: value.value)
-    gaps = compare_all([(best.entry, other.entry) for other in values if other is not best], metric)
+    pairs = [(best.entry, other.entry) for other in values if other is not best]
+    gaps = compare_all(pairs, metric, method=interval)
     best.best = all(isinstance(gap, Difference) and gap.low > 0 for gap in gaps)

@@ -11,7 +11,7 @@ from typing import Any
 from kvbench.analysis.tables.shape import Column, Table, Value, is_full
 
 COLUMNS = ["model", "method", "benchmark", "metric", "budget", "value", "delta", "ci_low", "ci_high", "best"]
-COLUMNS += ["n", "kept_mean", "kept_min", "kept_max", "base", "base_window"]
+COLUMNS += ["n", "kept_mean", "kept_min", "kept_max", "base", "base_window", "p", "p_holm"]
 
 
 def to_csv(tables: Sequence[Table]) -> str:
@@ -50,6 +50,7 @@ def _row(model: str, label: str, column: Column, value: Value) -> Iterator[tuple
     yield from ((f"kept_{key}", kept.get(key)) for key in ("mean", "min", "max"))
     yield "base", base.label if base is not None else None
     yield "base_window", base.window if base is not None else None
+    yield from (("p", value.p), ("p_holm", value.p_holm))
 
 
 def _plain(value: Any) -> Any:

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from kvbench.analysis.results import Entry, method_options
 from kvbench.analysis.tables.shape import HOLE, Table, is_full
 
 
-def footer(result: Table, mine: Sequence[Entry], configs: dict[str, dict], store: Path) -> list[str]:
+def footer(result: Table, mine: Sequence[Entry], benchmarks: Iterable[str], store: Path) -> list[str]:
+    """Samples, realised entries, what to mind, and the commands (indented) that fill the holes."""
+    lines = samples(mine, benchmarks) + realised(mine)
+    lines += _other_windows(result)
+    lines += dict.fromkeys(v.trouble for row in result.grid.values() for v in row.values() if v.trouble)
+    lines += broken(mine)
+    holes = commands(result, mine, store)
+    if holes:
+        lines.append(f"{HOLE} is missing; to fill:")
+        lines += [f"  {command}" for command in holes]
+    return lines
+
+
+def samples(mine: Sequence[Entry], benchmarks: Iterable[str]) -> list[str]:
+    """How many samples, and pages or pictures, each benchmark's scores are from."""
     lines = []
-    for benchmark in configs:
+    for benchmark in benchmarks:
         counts = sorted({e.scores.n for e in mine if e.cell.benchmark == benchmark and e.scores is not None})
-        samples = " or ".join(str(n) for n in counts) if counts else "no"
-        lines.append(f"{benchmark}: {samples} sample{'' if counts == [1] else 's'}")
+        number = " or ".join(str(n) for n in counts) if counts else "no"
+        lines.append(f"{benchmark}: {number} sample{'' if counts == [1] else 's'}")
         if 1 in counts:
             lines.append(f"{benchmark}: one sample alone has no interval.")
         elif any(1 < n < 10 for n in counts):
@@ -27,18 +41,10 @@ def footer(result: Table, mine: Sequence[Entry], configs: dict[str, dict], store
                 f"{benchmark}: the samples are about {pages} pages or pictures; intervals from fewer than 10"
                 " are rough; raise limit=."
             )
-    lines += _realised(mine)
-    lines += _other_windows(result)
-    lines += dict.fromkeys(v.trouble for row in result.grid.values() for v in row.values() if v.trouble)
-    lines += _warnings(mine)
-    holes = commands(result, mine, store)
-    if holes:
-        lines.append(f"{HOLE} is missing; to fill:")
-        lines += [f"  {command}" for command in holes]
     return lines
 
 
-def _realised(mine: Sequence[Entry]) -> list[str]:
+def realised(mine: Sequence[Entry]) -> list[str]:
     """Realised entries per layer and KV head of every method and budget, methods that are alike in one line.
 
     ``64: 62.1 to 62.7, heads 10 to 439``: lowest and highest mean of a benchmark, then single heads.
@@ -68,12 +74,14 @@ def _other_windows(result: Table) -> list[str]:
         f"(window {value.base.window}): the nearest there is."
         for label, row in result.grid.items()
         for value in row.values()
-        if value.gap is not None and value.base is not None and value.entry.window != value.base.window
+        if value.gap is not None and value.base is not None
+        if value.base.window not in (None, value.entry.window)  # fullkv has none
     ]
     return list(dict.fromkeys(found))
 
 
-def _warnings(mine: Sequence[Entry]) -> list[str]:
+def broken(mine: Sequence[Entry]) -> list[str]:
+    """What scoring warned of, and scores that are not numbers."""
     found = [warning for e in mine if e.scores is not None for warning in e.scores.warnings]
     for entry in mine:
         for metric, values in (entry.scores.per_sample if entry.scores else {}).items():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 
 from kvbench.analysis.tables.shape import HOLE, Column, Table, family, is_full
-from kvbench.analysis.tables.show import LEGEND, groups, parts
+from kvbench.analysis.tables.show import groups, legend, parts
 
 WIDEST = 6  # columns of values that fit a page
 PREAMBLE = "% needs \\usepackage{booktabs}"
@@ -59,13 +60,19 @@ def to_latex(item: Table) -> str:
         if pages[-1] and sum(map(len, pages[-1])) + len(block) > WIDEST:
             pages.append([])
         pages[-1].append(block)
-    notes = [LEGEND.format(best="bold:"), *item.footer]
+    return document(
+        item.model, [_tabular(item, page) for page in pages], [legend(item, "bold:"), *item.footer]
+    )
+
+
+def document(title: str, tabulars: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
+    """One ``table`` environment a tabular (lines of LaTeX), the notes (plain text) under the last one."""
     lines = [PREAMBLE]
-    for number, page in enumerate(pages, 1):
-        of = f" ({number} of {len(pages)})" if len(pages) > 1 else ""
-        lines += [r"\begin{table}[htbp]", r"\centering\small", f"\\caption{{{escape(item.model)}{of}}}"]
-        lines += _tabular(item, page)
-        if number == len(pages):
+    for number, tabular in enumerate(tabulars, 1):
+        of = f" ({number} of {len(tabulars)})" if len(tabulars) > 1 else ""
+        lines += [r"\begin{table}[htbp]", r"\centering\small", f"\\caption{{{escape(title)}{of}}}"]
+        lines += tabular
+        if number == len(tabulars):
             lines += [f"\n\\par\\smallskip\\raggedright\\footnotesize {escape(notes[0])}"]
             lines += [f"\\par {escape(note.strip())}" for note in notes[1:]]
         lines.append(r"\end{table}")
@@ -98,7 +105,7 @@ def _tabular(item: Table, page: list[list[Column]]) -> list[str]:
 
 def _full(item: Table, label: str, page: list[list[Column]]) -> list[str]:
     """One value over all budgets of a benchmark."""
-    values = [parts(label, block[0], item.grid[label][block[0]])[0] for block in page]
+    values = [parts(item, label, block[0])[0] for block in page]
     cells = [
         f"\\multicolumn{{{len(block)}}}{{c}}{{{escape(value)}}}"
         for block, value in zip(page, values, strict=True)
@@ -110,9 +117,8 @@ def _rows(item: Table, label: str, columns: list[Column]) -> list[str]:
     """Values with their differences, then the intervals in small type where there is one."""
     first, second = [escape(label)], [""]
     for column in columns:
-        value = item.grid[label][column]
-        text, delta, interval = (escape(part.replace("●", "")) for part in parts(label, column, value))
-        shown = f"\\textbf{{{text}}}" if value.best else text
+        text, delta, interval = (escape(part.replace("●", "")) for part in parts(item, label, column))
+        shown = f"\\textbf{{{text}}}" if item.grid[label][column].best else text
         first.append(f"{shown} {delta}".strip())
         second.append(f"{{\\scriptsize {interval}}}" if interval else "")
     lines = [" & ".join(first) + r" \\"]

@@ -53,8 +53,26 @@ class Value:
     value: float | None = None
     gap: Difference | None = None
     base: Entry | None = None  # what the gap is from
+    p: float | None = None  # of McNemar's test, where scores are 0 or 1, and after Holm's adjustment
+    p_holm: float | None = None
     best: bool = False
     trouble: str = ""  # why there is no gap although there is a base
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a reader chooses about differences.
+
+    ``against``: the method that they are from (None: each one's own base, see ``results.base_of``);
+    ``interval``: a method of ``resampling.METHODS``; ``exact``: p values instead of the intervals.
+    """
+
+    against: str | None = None
+    interval: str = "percentile"
+    exact: bool = False
+
+
+USUAL = Choice()
 
 
 @dataclass
@@ -64,6 +82,7 @@ class Table:
     model: str
     columns: list[Column]
     grid: dict[str, dict[Column, Value]]
+    choice: Choice = USUAL
     footer: list[str] = field(default_factory=list)
 
 

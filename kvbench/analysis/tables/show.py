@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from kvbench.analysis.tables.shape import HOLE, Column, Value
+from kvbench.analysis.tables.shape import HOLE, Column, Table
 
 
-def parts(label: str, column: Column, value: Value) -> tuple[str, str, str]:
-    """Value, difference and interval as shown; the last two may be empty."""
+def parts(item: Table, label: str, column: Column) -> tuple[str, str, str]:
+    """Value, difference and interval (or p values) as shown; the last two may be empty."""
+    value = item.grid[label][column]
     if value.entry is None or value.entry.scores is None:
         return HOLE, "", ""
     if value.value is None:
@@ -21,6 +22,8 @@ def parts(label: str, column: Column, value: Value) -> tuple[str, str, str]:
     shown = f"{abs(value.gap.delta) * column.scale:.{column.digits}f}"
     arrow = "→" if float(shown) == 0 else "↑" if value.gap.delta > 0 else "↓"
     delta = f"{arrow}{shown}{'*' if value.gap.sure else ''}{best}"
+    if item.choice.exact:
+        return text, delta, "" if value.p is None else f"p {_p(value.p)}, {_p(value.p_holm)}"
     if not math.isfinite(value.gap.low):
         return text, delta, "no interval"
     digits = min(column.digits, 2)
@@ -28,12 +31,31 @@ def parts(label: str, column: Column, value: Value) -> tuple[str, str, str]:
     return text, delta, f"[{low},{high}]"
 
 
+def _p(value: float) -> str:
+    return "<.001" if value < 0.001 else f"{value:.3f}".removeprefix("0")
+
+
 BEST = "●"
-LEGEND = (
-    "↑↓→ difference from the same capacity without the score (with a refresh: from the same method without"
-    " it) at the same budget, [95 % interval, paired bootstrap]; * interval excludes 0; {best} best"
-    " compressed value, lead outside noise."
-)
+
+
+def legend(item: Table, best: str = BEST) -> str:
+    """The sentence under a table; ``best`` is how the format marks the best value."""
+    choice = item.choice
+    base = (
+        "the same capacity without the score (with a refresh: from the same method without it)"
+        if choice.against is None
+        else choice.against
+    )
+    at = "" if choice.against == "fullkv" else " at the same budget"
+    bootstrap = "paired bootstrap" + (f", {choice.interval}" if choice.interval != "percentile" else "")
+    below = f"[95 % interval, {bootstrap}]; * interval excludes 0"
+    if choice.exact:
+        below = (
+            f"* its 95 % interval ({bootstrap}) excludes 0; p of McNemar's exact test where all scores are 0"
+            " or 1, then adjusted by Holm over one family: every such difference of this model and metric,"
+            " all benchmarks, methods and budgets (questions count as independent)"
+        )
+    return f"↑↓→ difference from {base}{at}, {below}; {best} best compressed value, lead outside noise."
 
 
 def groups(columns: Sequence[Column]) -> list[list[Column]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvbench.analysis.tables.shape import Column, Table, family, is_full
-from kvbench.analysis.tables.show import BEST, LEGEND, groups, parts
+from kvbench.analysis.tables.show import groups, legend, parts
 
 
 @dataclass
@@ -30,7 +30,7 @@ _GAP = 2  # blanks before each column
 
 
 def _layout(item: Table, columns: list[Column]) -> _Layout:
-    shown = [parts(label, column, row[column]) for label, row in item.grid.items() for column in columns]
+    shown = [parts(item, label, column) for label in item.grid for column in columns]
     value = max(len(part[0]) for part in shown)
     delta = max(len(part[1]) for part in shown)
     cell = max(value + 1 + delta if delta else value, max(len(part[2]) for part in shown))
@@ -38,20 +38,45 @@ def _layout(item: Table, columns: list[Column]) -> _Layout:
     return _Layout(columns, value, max(cell, heading))
 
 
+class Page:
+    """Lines of a terminal ``width`` columns wide (None: as wide as it is), collected in ``text``."""
+
+    def __init__(self, width: int | None = None) -> None:
+        from rich.console import Console
+
+        self.width = width or max(60, shutil.get_terminal_size((100, 24)).columns)
+        self._out = io.StringIO()
+        self._console = Console(
+            file=self._out, width=self.width, force_terminal=sys.stdout.isatty(), highlight=False
+        )
+
+    def line(self, line: Any) -> None:
+        """One line of a table: text of rich, or a plain one; it is never folded."""
+        self._console.print(line, soft_wrap=True, markup=False)
+
+    def notes(self, lines: Sequence[str]) -> None:
+        """Sentences, folded; a command (indented) stays on one line, or it cannot be copied."""
+        from rich.text import Text
+
+        for line in lines:
+            self._console.print(Text(line, style="dim"), soft_wrap=line.startswith("  "))
+
+    @property
+    def text(self) -> str:
+        return "\n".join(line.rstrip() for line in self._out.getvalue().split("\n"))
+
+
 def to_text(item: Table, width: int | None = None) -> str:
     """For the terminal: as many benchmarks side by side as fit, further ones in blocks below."""
-    from rich.console import Console
     from rich.text import Text
 
-    width = width or max(60, shutil.get_terminal_size((100, 24)).columns)
-    out = io.StringIO()
-    console = Console(file=out, width=width, force_terminal=sys.stdout.isatty(), highlight=False)
+    page = Page(width)
     names = max(len(label) for label in item.grid)
     blocks: list[list[_Layout]] = []
-    used = width
+    used = page.width
     for columns in groups(item.columns):
         layout = _layout(item, columns)
-        if used + 1 + layout.width > width:
+        if used + 1 + layout.width > page.width:
             blocks.append([])
             used = names
         blocks[-1].append(layout)
@@ -61,11 +86,9 @@ def to_text(item: Table, width: int | None = None) -> str:
         lines += ["", *_block(item, block, names)]
     lines.append("")
     for line in lines:
-        console.print(line, soft_wrap=True)
-    for line in [LEGEND.format(best=BEST), *item.footer]:
-        # A command stays on one line, or it cannot be copied.
-        console.print(Text(line, style="dim"), soft_wrap=line.startswith("  "))
-    return "\n".join(line.rstrip() for line in out.getvalue().split("\n"))
+        page.line(line)
+    page.notes([legend(item), *item.footer])
+    return page.text
 
 
 def _block(item: Table, block: list[_Layout], names: int) -> list[Any]:
@@ -100,11 +123,11 @@ def _block(item: Table, block: list[_Layout], names: int) -> list[Any]:
             first.append(" ")
             second.append(" ")
             if is_full(label):
-                value = parts(label, layout.columns[0], row[layout.columns[0]])[0]
+                value = parts(item, label, layout.columns[0])[0]
                 first.append(" " * _GAP + value.center(layout.width - _GAP))
                 continue
             for column in layout.columns:
-                value, delta, interval = parts(label, column, row[column])
+                value, delta, interval = parts(item, label, column)
                 text = f"{value.rjust(layout.value)} {delta}".ljust(layout.cell)
                 first.append(" " * _GAP)
                 first.append(text, style="bold green" if row[column].best else "")

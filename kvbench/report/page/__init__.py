@@ -20,23 +20,25 @@ def render(stores: Sequence[Path], options: Options, warnings: Sequence[str], ke
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     template = environment.get_template("report.html")
+    pictures: dict[str, str] = {}
     return template.render(
         key=key,
         css=Markup((HERE / "report.css").read_text("utf-8")),
         js=Markup((HERE / "report.js").read_text("utf-8")),
         warnings=warnings,
-        stores=[_store(store, options) for store in stores],
+        stores=[_store(store, options, pictures) for store in stores],
+        pictures=pictures,
     )
 
 
-def _store(store: Path, options: Options) -> dict[str, Any]:
+def _store(store: Path, options: Options, pictures: dict[str, str]) -> dict[str, Any]:
     """Tables, figures, tidy rows, sample groups and provenance of one store."""
     from markupsafe import Markup
 
     from kvbench.analysis.figures import draw
     from kvbench.analysis.figures.style import inline
     from kvbench.analysis.results import COLUMNS, entries, rows
-    from kvbench.analysis.tables import build
+    from kvbench.analysis.tables import build, published
     from kvbench.analysis.tables.html import to_html
     from kvbench.report.samples import embedded, groups
 
@@ -45,11 +47,14 @@ def _store(store: Path, options: Options) -> dict[str, Any]:
     return {
         "name": store.name,
         "tables": [Markup(to_html(build(found, model, store))) for model in models],
+        "published": [(name, Markup(table)) for name, table in published(found, store)],
         "claims": _claims(store),
         "columns": COLUMNS,
         "rows": rows(found),
         "figures": [(name, Markup(inline(figure, name))) for name, figure in draw(store).items()],
-        "groups": [{**group, "json": Markup(embedded(group["data"]))} for group in groups(found, options)],
+        "groups": [
+            {**group, "json": Markup(embedded(group["data"]))} for group in groups(found, options, pictures)
+        ],
         "provenance": _provenance(found),
     }
 

@@ -160,14 +160,13 @@ class Browser {
     words.append(element("p", sample.r.length ? `Reference: ${sample.r.join(" | ")}` :
       "The data set has no reference answer.", {class: "reference"}));
     top.append(words);
-    const stored = this.find(`script[data-picture="${sample.i}"]`);
-    const uris = stored ? JSON.parse(stored.textContent) : [];
+    const uris = (sample.p ?? []).map((digest) => document.getElementById(`picture-${digest}`).textContent);
     return [top, ...this.pictures(sample, uris), this.answers(sample)];
   }
 
   // The picture twice, each under the retained tokens of a chosen method.
   pictures(sample, uris) {
-    if (!uris.length) return [element("p", "No picture is embedded for this sample.", {class: "hint"})];
+    if (!uris.length) return [element("p", "No picture is embedded for this sample; `kvbench report --images N` embeds those of N.", {class: "hint"})];
     const made = element("div", null, {class: "overlays"});
     const known = (sample.k ?? []).flatMap((shares, cell) => shares ? [cell] : []);
     for (const first of known.length > 1 ? [known[0], known.at(-1)] : [known[0] ?? -1]) {
@@ -205,14 +204,20 @@ class Browser {
       head.append(element("th", title, {scope: "col"}));
     table.append(head);
     const reference = this.full < 0 || sample.w[this.full] === null ? null : sample.t[sample.w[this.full]];
+    const parts = new Map();  // cells that gave the same answer share its diff
     this.data.cells.forEach((cell, number) => {
+      const which = sample.w[number];
       const row = element("tr", null, cell.full ? {class: "ref"} : {}), text = element("td");
       row.append(element("th", cell.label, {scope: "row"}));
       row.append(element("td", sample.s[number] === null ? "—" : String(sample.s[number]), {class: "score"}));
-      if (sample.w[number] === null) text.textContent = "not answered";
-      else if (cell.full || reference === null) text.textContent = sample.t[sample.w[number]];
-      else for (const [kind, part] of difference(reference, sample.t[sample.w[number]]))
-        text.append(kind === "=" ? part : element(kind === "+" ? "ins" : "del", part));
+      if (which === null) text.textContent = "not answered";
+      else if (cell.full || reference === null) text.textContent = sample.t[which];
+      else {
+        if (!parts.has(which)) parts.set(which, difference(reference, sample.t[which]));
+        for (const [kind, part] of parts.get(which))
+          text.append(kind === "=" ? part : element(kind === "+" ? "ins" : "del", part));
+      }
+      if (sample.c?.[number]) text.append(element("small", `\nafter reasoning: ${sample.c[number]}`));
       row.append(text);
       table.append(row);
     });

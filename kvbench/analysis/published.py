@@ -1,0 +1,177 @@
+"""Which of a store's cells are those of a paper's table, and what they measured in its units."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvbench import reference
+from kvbench.analysis.bootstrap import Estimate, labels
+from kvbench.analysis.resampling import SEED, resampled
+from kvbench.analysis.results import Entry, mean, method_options
+from kvbench.analysis.scoring import benchmark_config
+from kvbench.benchmarks.series import Series
+from kvbench.config import benchmark_file
+from kvbench.errors import UserError
+from kvbench.methods import registry
+from kvbench.methods.method import parse
+
+AVERAGE = "average"  # of a row's other values, as the papers work it out
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A published value and, where the store has its cell, what was measured in the same unit.
+
+    ``entry`` is None for an average, which is that of several cells.
+    """
+
+    published: reference.Row
+    measured: Estimate | None = None
+    entry: Entry | None = None
+
+    @property
+    def difference(self) -> float:
+        """Measured - published; NaN where nothing is measured."""
+        return math.nan if self.measured is None else self.measured.value - self.published.number
+
+    @property
+    def sure(self) -> bool:
+        """Whether the published value lies outside the measured 95 % interval."""
+        found, number = self.measured, self.published.number
+        return found is not None and (number < found.low or number > found.high)
+
+
+def from_answers(rows: Sequence[reference.Row]) -> list[reference.Row]:
+    """The values that answers give; memory and times are measured by ``kvbench bench`` instead."""
+    names = dict.fromkeys(row.benchmark for row in rows)
+    metrics = {name: {AVERAGE, *(benchmark_file(name).get("metrics") or ())} for name in names}
+    return [row for row in rows if row.metric in metrics[row.benchmark]]
+
+
+def pairs(rows: Sequence[reference.Row], found: Sequence[Entry]) -> list[Pair]:
+    """Every published value with what the store measured of it, in the order of ``rows``.
+
+    Raises UserError for a value that several cells measure.
+    """
+    cells: dict[tuple, list[Entry]] = defaultdict(list)
+    for entry in found:
+        cells[_key(entry.cell)].append(entry)
+    result = [_pair(row, cells[_key(row)]) for row in rows]
+    averages = _averages(result)
+    return [averages.get(place, pair) for place, pair in enumerate(result)]
+
+
+def _key(named: object) -> tuple:
+    """What a row of a table and a cell of a store share by name."""
+    return tuple(getattr(named, name) for name in ("model", "benchmark", "method", "budget"))
+
+
+def _pair(row: reference.Row, cells: Sequence[Entry]) -> Pair:
+    alike = [entry for entry in cells if _same(row, entry)]
+    if not alike:
+        return Pair(row)
+    if len(alike) > 1:
+        names = ", ".join(entry.cell.digest for entry in alike)
+        raise UserError(
+            f"{row.method} on {row.benchmark} is measured by several cells ({names}): "
+            "name a store=DIR that holds one of them."
+        )
+    (entry,) = alike
+    scale = _scale(row, entry)
+    interval = mean(entry, row.metric)
+    value = scale * entry.scores.metrics[row.metric]
+    n, clusters = (interval.n, interval.clusters) if interval.n else (entry.scores.n, 0)
+    return Pair(row, Estimate(value, scale * interval.low, scale * interval.high, n, clusters), entry)
+
+
+def _scale(row: reference.Row, entry: Entry) -> float:
+    """From the metric's own unit to the paper's."""
+    cfg = benchmark_config(entry.cell)
+    usual = 100.0 if row.unit == "%" else 1.0
+    return float(cfg.get("scale", usual)) if row.metric == cfg.get("metric") else usual
+
+
+def _same(row: reference.Row, entry: Entry) -> bool:
+    """Whether a cell is what the row is about; options that the row does not name are at their defaults."""
+    cell = entry.cell
+    asked = dict(row.options)
+    if entry.scores is None or row.metric not in entry.scores.metrics:
+        return False
+    if cell.prompt != asked.pop("prompt", "default") or cell.config["method"].get("refresh"):
+        return False
+    options = {key.rpartition(".")[2]: value for key, value in method_options(cell).items()}
+    usual = _defaults(row.method)
+    return all(
+        _text(options.get(key)) == asked.get(key, _text(value)) for key, value in usual.items()
+    ) and set(asked) <= set(usual)
+
+
+def _defaults(method: str) -> dict[str, object]:
+    """Options of a method, window included, at their defaults."""
+    parsed = parse(method)
+    if parsed is None:
+        return {}
+    found = {"window": registry.lookup("score", parsed[1]).default_window}
+    for kind, name in zip(("capacity", "score"), parsed, strict=True):
+        found |= {
+            option.name: option.default for option in registry.options(kind, name) if not option.runtime
+        }
+    return found
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _averages(found: Sequence[Pair]) -> dict[int, Pair]:
+    """Averages whose parts are all measured, by place in ``found``.
+
+    The parts are other samples each (tasks, or kinds of elements), so they are resampled independently.
+    """
+    parts: dict[tuple, list[Pair]] = defaultdict(list)
+    for pair in found:
+        if pair.published.metric != AVERAGE:
+            parts[_line(pair.published)].append(pair)
+    wanted = {
+        place: members
+        for place, pair in enumerate(found)
+        if pair.published.metric == AVERAGE and pair.measured is None
+        for members in [parts[_line(pair.published)]]
+        if members and all(member.measured is not None for member in members)
+    }
+    alike: dict[tuple, list[int]] = defaultdict(list)
+    for place, members in wanted.items():
+        alike[tuple((one.published.benchmark, one.published.metric) for one in members)].append(place)
+    result = {}
+    for places in alike.values():
+        low, high = _average_intervals([wanted[place] for place in places])
+        for column, place in enumerate(places):
+            measured = [member.measured for member in wanted[place]]
+            value = sum(one.value for one in measured) / len(measured)
+            counts = (sum(one.n for one in measured), sum(one.clusters for one in measured))
+            result[place] = Pair(found[place].published, Estimate(value, low[column], high[column], *counts))
+    return result
+
+
+def _line(row: reference.Row) -> tuple:
+    return row.model, row.method, row.budget, row.setting
+
+
+def _average_intervals(lines: Sequence[Sequence[Pair]]) -> np.ndarray:
+    """95 % intervals [2, k] of the averages of k lines with the same parts; NaN where a part has none."""
+    total = np.zeros(len(lines))
+    for number, members in enumerate(zip(*lines, strict=True)):
+        series = [Series.of(one.entry.scores.per_sample.get(one.published.metric, {})) for one in members]
+        indices = [one.index.tolist() for one in series]
+        if any(one != indices[0] for one in indices) or min(one.measured.clusters for one in members) < 2:
+            return np.full((2, len(lines)), math.nan)
+        groups = labels(indices[0], members[0].entry.scores.clusters)
+        values = np.array([one.data for one in series]).T
+        scale = np.array([_scale(one.published, one.entry) for one in members])
+        total = total + scale * resampled(values, clusters=groups, seed=SEED + number)
+    return np.percentile(total / len(lines[0]), [2.5, 97.5], axis=0)

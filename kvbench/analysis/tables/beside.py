@@ -1,0 +1,189 @@
+"""A paper's table with what a store measured: each published value beside ours, its interval and the gap.
+
+Methods down, benchmarks x budgets across, and under each of these measured, 95 % CI, paper, difference.
+A value that the store lacks is a hole beside the published one; the commands below fill the holes.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from kvbench import reference
+from kvbench.analysis.published import Pair, from_answers, pairs
+from kvbench.analysis.results import Entry
+from kvbench.analysis.tables.footer import broken, realised, samples
+from kvbench.analysis.tables.shape import HOLE, Column
+from kvbench.analysis.tables.sheet import Head, Quad, Sheet
+from kvbench.config import benchmark_file
+from kvbench.errors import UserError
+from kvbench.experiments import Experiment
+
+LEGEND = (
+    "measured: this store, with its 95 % bootstrap interval; paper: the published value; difference: measured"
+    " - paper, * where the published value lies outside the interval; ! the paper contradicts itself."
+)
+COLUMNS = ["paper", "table", "model", "benchmark", "metric", "method", "setting", "budget", "unit"]
+COLUMNS += ["measured", "ci_low", "ci_high", "published", "difference", "n", "clusters"]
+COLUMNS += ["kept_mean", "kept_min", "kept_max", "digest", "flag"]
+
+
+def beside(found: Sequence[Entry], experiment: Experiment) -> list[Pair]:
+    """The published values that answers can give, each with what the store has of it.
+
+    Raises UserError where the experiment is no paper's table or the store has none of its cells.
+    """
+    if not experiment.paper:
+        raise UserError(f"{experiment.name} is not a table of a paper, so nothing stands beside it.")
+    where = f"{experiment.paper} table {experiment.table}"
+    rows = from_answers(experiment.published())
+    if not rows:
+        raise UserError(
+            f"{where} prints memory and times: `kvbench bench efficiency` measures those, answers do not."
+        )
+    result = pairs(rows, found)
+    if not any(pair.measured for pair in result):
+        scored = any(entry.scores is not None for entry in found)
+        why = _unlike(rows, found) if scored else "no cell is scored yet"
+        raise UserError(f"nothing here stands beside {where}: {why}; fill it with `{experiment.command}`.")
+    return result
+
+
+def _unlike(rows: Sequence[reference.Row], found: Sequence[Entry]) -> str:
+    """What tells the store's cells from the table's."""
+    for name in ("model", "benchmark"):
+        theirs = list(dict.fromkeys(getattr(row, name) for row in rows))
+        ours = list(dict.fromkeys(getattr(entry.cell, name) for entry in found))
+        if not set(theirs) & set(ours):
+            return f"the paper's {name} is {' or '.join(theirs)}, the store's {' and '.join(ours)}"
+    return "no cell has the model, benchmark, method, budget and options of one of its values"
+
+
+def sheets(found: Sequence[Entry], shown: Sequence[Pair], experiment: Experiment, store: Path) -> list[Sheet]:
+    """One sheet per model that the store has a value of; the others are named under the last one."""
+    result, idle = [], []
+    for model in dict.fromkeys(pair.published.model for pair in shown):
+        mine = [pair for pair in shown if pair.published.model == model]
+        if any(pair.measured for pair in mine):
+            result.append(_sheet(found, mine, experiment, store))
+        else:
+            idle.append(model)
+    if idle:
+        command = f"{experiment.command} model={','.join(idle)} store={store}"
+        result[-1].notes += [f"not run here: {', '.join(idle)}; to run:", f"  {command}"]
+    return result
+
+
+def _sheet(found: Sequence[Entry], mine: Sequence[Pair], experiment: Experiment, store: Path) -> Sheet:
+    published = [pair.published for pair in mine]
+    heads = [
+        Head(_heading(*key), budget, key)
+        for key in dict.fromkeys(map(_column, published))
+        for budget in dict.fromkeys(row.budget for row in published if _column(row) == key and row.budget)
+    ]
+    labels = list(dict.fromkeys(_label(row) for row in published))
+    grid: dict[str, dict[Head, Quad]] = {label: {} for label in labels}
+    for pair in mine:
+        row = pair.published
+        for head in heads:
+            # What keeps everything has one value for all budgets.
+            if head.key == _column(row) and row.budget in (None, head.budget):
+                grid[_label(row)][head] = _quad(pair)
+    title = reference.about()[experiment.paper][experiment.table]["title"]
+    name = f"{experiment.paper} table {experiment.table}: {title}, {published[0].model}"
+    return Sheet(name, heads, grid, [LEGEND, *_notes(found, mine, experiment, store)])
+
+
+def _column(row: reference.Row) -> tuple[str, str, str]:
+    return row.benchmark, row.metric, row.unit
+
+
+def _heading(benchmark: str, metric: str, unit: str) -> str:
+    title = benchmark_file(benchmark).get("title") or benchmark
+    return Column(benchmark, title, metric, 1, 0).heading + (" [%]" if unit == "%" else "")
+
+
+def _label(row: reference.Row) -> str:
+    return f"{row.method} {row.setting}".strip()
+
+
+def _quad(pair: Pair) -> Quad:
+    """The four parts with the digits that the paper prints."""
+    row, found = pair.published, pair.measured
+    digits = len(row.value.partition(".")[2])
+    paper = row.value + (" !" if row.flag else "")
+    if found is None:
+        return Quad(HOLE, "", paper, "", pair)
+    interval = (
+        f"[{found.low:.{digits}f}, {found.high:.{digits}f}]" if math.isfinite(found.low) else "no interval"
+    )
+    value = f"{found.value:.{digits}f}" if math.isfinite(found.value) else "n/a"
+    gap = f"{pair.difference:+.{digits}f}{'*' if pair.sure else ''}" if math.isfinite(found.value) else ""
+    return Quad(value, interval, paper, gap, pair)
+
+
+def _notes(found: Sequence[Entry], mine: Sequence[Pair], experiment: Experiment, store: Path) -> list[str]:
+    """Samples, realised entries, contradictions, what else the store holds, commands for the holes."""
+    used = {pair.entry.cell.digest: pair.entry for pair in mine if pair.entry is not None}
+    here = list(used.values())
+    lines = (
+        samples(here, dict.fromkeys(entry.cell.benchmark for entry in here)) + realised(here) + broken(here)
+    )
+    lines += [f"! {_label(row)}, {row.benchmark}: {row.flag}." for row in _flagged(mine)]
+    model = mine[0].published.model
+    others = sum(entry.cell.model == model and entry.cell.digest not in used for entry in found)
+    if others:
+        lines.append(f"{others} cell{'s' * (others > 1)} of {model} in {store} are not in the paper's table.")
+    rows = reference.rows(experiment.paper, experiment.table)
+    unmeasured = sorted({row.metric for row in rows} - {row.metric for row in from_answers(rows)})
+    if unmeasured:
+        lines.append(
+            f"{' and '.join(unmeasured)} of the paper's table: `kvbench bench efficiency` measures them."
+        )
+    holes = _commands(mine, experiment, store)
+    return [*lines, f"{HOLE} is missing; to fill:", *(f"  {line}" for line in holes)] if holes else lines
+
+
+def _flagged(mine: Sequence[Pair]) -> list[reference.Row]:
+    return [pair.published for pair in mine if pair.published.flag]
+
+
+def _commands(mine: Sequence[Pair], experiment: Experiment, store: Path) -> list[str]:
+    """The experiment on the benchmarks with holes, with as many samples as their other cells have."""
+    counts: dict[str, int] = {}
+    for pair in mine:
+        if pair.entry is not None:
+            counts[pair.published.benchmark] = pair.entry.scores.n
+    limits: dict[int, list[str]] = {}
+    for pair in mine:
+        name = pair.published.benchmark
+        if pair.measured is None and name in experiment.benchmarks:
+            names = limits.setdefault(counts.get(name, 0), [])
+            names += [name] if name not in names else []
+    model = mine[0].published.model
+    return [
+        f"{experiment.command} model={model} benchmark={','.join(names)}"
+        + (f" limit={limit}" if limit else "")
+        + f" store={store}"
+        for limit, names in limits.items()
+    ]
+
+
+def to_csv(shown: Sequence[Pair]) -> str:
+    """One row a published value, numbers unrounded; empty where nothing is measured."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for pair in shown:
+        row, found, entry = pair.published, pair.measured, pair.entry
+        ours = (found.value, found.low, found.high) if found else ("", "", "")
+        counts = (found.n, found.clusters) if found else ("", "")
+        kept = [entry.kept[key] for key in ("mean", "min", "max")] if entry and entry.kept else [""] * 3
+        digest = entry.cell.digest if entry else ""
+        line = [getattr(row, name) for name in COLUMNS[:9]]
+        line += [*ours, row.value, pair.difference, *counts, *kept, digest, row.flag]
+        writer.writerow("" if value is None or value != value else value for value in line)
+    return out.getvalue()
