@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = ("kvbench", "torch", "transformers", "lmms_eval")
+WHERE_INSTALLED = ("flash_attn",)  # named only there: it rounds 16-bit sums in its own order
 
 
 def collect(command: list[str], seed: int, device: str, dtype: str) -> dict[str, Any]:
@@ -30,7 +31,9 @@ def collect(command: list[str], seed: int, device: str, dtype: str) -> dict[str,
 
 def versions() -> dict[str, str | None]:
     """Releases of Python and of the packages that answers and times depend on."""
-    return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
+    found = {name: _version(name) for name in PACKAGES}
+    found |= {name: version for name in WHERE_INSTALLED if (version := _version(name)) is not None}
+    return {"python": platform.python_version(), **found}
 
 
 def host() -> str:

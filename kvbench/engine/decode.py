@@ -9,12 +9,14 @@ from torch import Tensor
 
 from kvbench.engine.cache import CompactCache, Watcher
 from kvbench.engine.oracle import Recorder, is_oracle
+from kvbench.engine.paths import Compact, Step, choose
 from kvbench.engine.prefill import Prefill
 from kvbench.engine.prefix import Prefixes
+from kvbench.engine.ragged import RaggedCache
 from kvbench.engine.refresh import Plan, collect, make_groups
 from kvbench.engine.speculate import speculation
 from kvbench.engine.trace import Trace
-from kvbench.engine.waves import branch_bytes, default_limit, in_waves
+from kvbench.engine.waves import in_waves
 
 # Decode steps between two looks at the tokens. On a GPU a look makes the host wait for the device.
 CPU_INTERVAL, GPU_INTERVAL = 1, 8
@@ -33,6 +35,8 @@ def decode(
     traces: list[Trace] | None = None,
     max_branch_bytes: int | None = None,
     say: Callable[[str], None] = print,
+    compiled: bool = False,
+    cache: str = "auto",
 ) -> list[list[int]]:
     """Tokens of every branch, the stop token included.
 
@@ -42,6 +46,8 @@ def decode(
     plans: per branch how it refreshes, see kvbench.engine.refresh. traces: an empty list, filled with a Trace
     per branch; every branch then needs a plan. max_branch_bytes: branches that hold more together decode in
     waves; None: half of the free memory. say: told when memory ran out and smaller waves are tried.
+    compiled: the step as one graph (kvbench.engine.compiled). cache: compact, ragged or auto, see
+    kvbench.engine.paths. A sample with a branch that refreshes has the compact one and is not compiled.
     """
     stop_ids = frozenset(stop_ids)
     end = (max_new_tokens, stop_ids, finished)
@@ -51,6 +57,8 @@ def decode(
         kept, plans = _consult(adapter, prefill, kept, plans, prefixes, end, traces is not None)
     unique, unique_plans, owner = _deduplicate(kept, plans, prefill.length)
     prefixes.prepare(unique_plans)
+    refreshing = any(plan is not None for plan in unique_plans)
+    path = choose(adapter, prefill, max_new_tokens, refreshing, cache, compiled)
     groups = []
     tokens: list[list[int]] = [[] for _ in unique]
 
@@ -63,14 +71,13 @@ def decode(
             own.extend(make_groups(prefixes, *chosen, traces is not None))
             return own
 
-        answers = _run(adapter, prefill, [unique[b] for b in wave], *end, watch, prefixes.release)
+        answers = _run(path, [unique[b] for b in wave], *end, watch, prefixes.release)
         groups.extend(own)
         for branch, answer in zip(wave, answers, strict=True):
             tokens[branch] = answer
 
-    sizes = [branch_bytes(prefill, sets, max_new_tokens) for sets in unique]
-    limit = default_limit(prefill.logits.device) if max_branch_bytes is None else max_branch_bytes
-    in_waves(sizes, limit, run, say)
+    limit = path.limit() if max_branch_bytes is None else max_branch_bytes
+    in_waves(path.sizes(unique), limit, run, say, path.give_back)
     if traces is not None:
         steps = [max(0, len(answer) - 1) for answer in tokens]
         collected = collect(groups, steps, prefill.key_stack.shape[0])
@@ -79,8 +86,7 @@ def decode(
 
 
 def _run(
-    adapter,
-    prefill: Prefill,
+    path: Compact,
     kept: list,
     max_new_tokens: int,
     stop_ids,
@@ -94,6 +100,7 @@ def _run(
     built: called when the cache holds what it needs of the prompt. interval: steps between two looks at the
     tokens; branches that end in between drop what came after. None: what suits the device.
     """
+    prefill = path.prefill
     if interval is None:
         interval = GPU_INTERVAL if prefill.logits.device.type == "cuda" else CPU_INTERVAL
     tokens: list[list[int]] = [[] for _ in kept]
@@ -109,11 +116,11 @@ def _run(
     active = [b for b in range(len(kept)) if max_new_tokens > 0 and accept(b, first)]
     if active:
         watchers = watch(active)
-        cache = CompactCache(prefill, [kept[b] for b in active], max_new_tokens - 1, watchers)
+        cache, step = path.start([kept[b] for b in active], watchers)
         if built is not None:
             built()
-        with speculation(adapter.model, watchers, cache.layers):
-            _steps(adapter, prefill, cache, active, tokens, accept, max_new_tokens - 1, interval)
+        with speculation(path.adapter.model, watchers, cache.layers):
+            _steps(step, prefill, cache, active, tokens, accept, max_new_tokens - 1, interval)
     return tokens
 
 
@@ -124,7 +131,8 @@ def _consult(
     asked = {(plan.window, plan.policy.group): None for plan in plans if is_oracle(plan)}
     recorder = Recorder(prefixes[False], list(asked))
     # The recorder averages over the answer's own steps, so no step may come after its end.
-    _run(adapter, prefill, [None], *end, lambda active: [recorder], interval=1)
+    path = Compact(adapter, prefill, end[0])
+    _run(path, [None], *end, lambda active: [recorder], interval=1)
     kept, plans = list(kept), list(plans)
     for i, plan in enumerate(plans):
         if is_oracle(plan):
@@ -135,9 +143,9 @@ def _consult(
 
 
 def _steps(
-    adapter,
+    step: Step,
     prefill: Prefill,
-    cache: CompactCache,
+    cache: CompactCache | RaggedCache,
     active: list[int],
     tokens,
     accept,
@@ -151,7 +159,7 @@ def _steps(
     for start in range(0, steps, interval):
         chosen = []
         for _ in range(min(interval, steps - start)):
-            latest = adapter.step(latest, position, cache).argmax(-1)
+            latest = step(latest, position).argmax(-1)
             cache.advance()
             position += 1
             chosen.append(latest)

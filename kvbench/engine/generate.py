@@ -42,12 +42,14 @@ def generate(
     trace: bool = False,
     max_branch_bytes: int | None = None,
     say: Callable[[str], None] = print,
+    compiled: bool = False,
+    cache: str = "auto",
 ) -> list[Answer]:
     """The answer of every method to one prompt (`inputs` of `adapter.prepare`), in the order of `methods`.
 
     until: strings that end an answer at their first occurrence. seconds: filled with the time of "prefill",
     "select" and "decode". trace: record drift, refreshes and overlap per step and layer in Answer.trace.
-    max_branch_bytes, say: as in kvbench.engine.decode.
+    max_branch_bytes, say, compiled, cache: as in kvbench.engine.decode.
     Raises UserError when prompt and answer exceed the model's context.
     """
     until = [s for s in until or [] if s]
@@ -85,6 +87,8 @@ def generate(
         traces=traces,
         max_branch_bytes=max_branch_bytes,
         say=say,
+        compiled=compiled,
+        cache=cache,
     )
     clock.lap("decode")
     if seconds is not None:

@@ -56,11 +56,7 @@ class Capture:
             self.sums[layer] = column_sums(query[0], key[0], scaling)
         if self.basis is not None:
             self.basis[layer] = query_basis(query[0], key.shape[1])
-        grouped = query.shape[1] != key.shape[1]
-        out = F.scaled_dot_product_attention(
-            query, key, value, is_causal=True, scale=scaling, enable_gqa=grouped
-        )
-        return out.transpose(1, 2)
+        return causal_attention(query, key, value, scaling).transpose(1, 2)
 
     def _allocate(self, query: Tensor, key: Tensor) -> None:
         batch, query_heads, length, dim = query.shape
@@ -74,6 +70,21 @@ class Capture:
             self.sums = torch.empty(self.layers, query_heads, length, device=query.device)
         if "query_basis" in self.extras:
             self.basis = torch.empty(self.layers, key.shape[1], dim, dim, device=query.device)
+
+
+def causal_attention(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    """query [1, H*G, N, d], key and value [1, H, N, d] -> [1, H*G, N, d], no N x N matrix held.
+
+    There is no mask, so that torch may use its flash kernel, which takes grouped heads as they are. On a GPU
+    that kernel has no float32; the memory-efficient one, which has, wants a KV head for every query head.
+    """
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1 and query.is_cuda and query.dtype == torch.float32:
+        key, value = (t.repeat_interleave(groups, 1) for t in (key, value))
+        groups = 1
+    return F.scaled_dot_product_attention(
+        query, key, value, is_causal=True, scale=scaling, enable_gqa=groups > 1
+    )
 
 
 def column_sums(query: Tensor, key: Tensor, scaling: float, block: int = 256) -> Tensor:

@@ -42,12 +42,17 @@ def first_wave(sizes: Sequence[int], limit: float) -> int:
 
 
 def in_waves(
-    sizes: Sequence[int], limit: float, run: Callable[[list[int]], None], say: Callable[[str], None]
+    sizes: Sequence[int],
+    limit: float,
+    run: Callable[[list[int]], None],
+    say: Callable[[str], None],
+    give_back: Callable[[], None] = memory.give_back,
 ) -> None:
     """Call run(branches) for waves of at most `limit` bytes, the largest branches (FullKV) first.
 
     sizes: bytes per branch. When a wave runs out of memory, that is said, the limit becomes half of what
-    the wave held, and its branches are run again. Raises the error when a branch alone is too much.
+    the wave held, and its branches are run again; give_back is called in between, to free what the failed
+    try has left. Raises the error when a branch alone is too much.
     """
     waiting = sorted(range(len(sizes)), key=lambda branch: -sizes[branch])
     while waiting:
@@ -56,7 +61,7 @@ def in_waves(
             waiting = waiting[len(wave) :]
             continue
         # Outside of the except block: its traceback would keep the failed wave's tensors alive.
-        memory.give_back()
+        give_back()
         limit = sum(sizes[branch] for branch in wave) // 2
         say(f"out of memory with {len(wave)} branches at once: decoding them in smaller groups.")
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,6 +16,9 @@ from kvbench.engine.attention import install
 from kvbench.errors import UserError
 from kvbench.models.checkpoint import check_layers
 from kvbench.models.content import parts
+
+if TYPE_CHECKING:
+    from kvbench.engine.compiled import CompiledStep
 
 
 @dataclass
@@ -109,7 +113,10 @@ class Adapter:
 
     def step(self, tokens: Tensor, position: int, state: Any) -> Tensor:
         """One decode step: tokens [B], all at one logical position -> logits [B, vocab]."""
-        positions = torch.full_like(tokens, position)
+        return self.forward(tokens, torch.full_like(tokens, position), state)
+
+    def forward(self, tokens: Tensor, positions: Tensor, state: Any) -> Tensor:
+        """The model's part of a step: tokens [B] at logical positions [B] -> logits [B, vocab]."""
         output = self.model(
             input_ids=tokens.unsqueeze(1),
             position_ids=self.decode_positions(positions),
@@ -117,6 +124,13 @@ class Adapter:
             kv_state=state,
         )
         return output.logits[:, -1]
+
+    @functools.cached_property
+    def compiled_step(self) -> CompiledStep:
+        """`step` as one compiled graph, for caches whose shapes do not change."""
+        from kvbench.engine.compiled import CompiledStep
+
+        return CompiledStep(self)
 
     def text(self, tokens: list[int]) -> str:
         """Decoded text, special tokens skipped, otherwise as it is."""
