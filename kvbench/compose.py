@@ -103,6 +103,10 @@ def sentences() -> Iterator[None]:
     except MissingConfigException as error:
         raise _missing(error) from error
     except OverrideParseException as error:
+        if str(error.override).rstrip().endswith(","):
+            raise UserError(
+                f"{error.override!r} ends in a comma: take it away, or name a value after it."
+            ) from error
         raise UserError(
             f"cannot read the override {error.override!r}: write KEY=VALUE, as in budget=128."
         ) from error

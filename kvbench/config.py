@@ -92,7 +92,7 @@ BENCHMARK_RUNTIME = frozenset(
     | {"columns", "size_gb", "videos"}
 )
 BENCHMARK_IDENTITY = frozenset(
-    {"name", "kind", "task", "data", "revision", "max_new_tokens", "until", "prompt"}
+    {"name", "kind", "task", "data", "revision", "max_new_tokens", "until", "prompt", "wording"}
     | {"subset", "frames", "video_folder", "video_column", "config"}
 )
 
@@ -162,7 +162,9 @@ def benchmark_file(name: str) -> dict[str, Any]:
     import yaml
 
     file = conf_dir() / "benchmark" / f"{name}.yaml"
-    return yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    document = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    document.pop("defaults", None)  # Hydra's: the wordings of conf/prompts, which a cell's own config holds
+    return document
 
 
 def _check_scoring(benchmark: dict[str, Any]) -> None:

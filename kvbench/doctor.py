@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvbench import paths
+from kvbench import hub, paths
 from kvbench.benchmarks import needs
 from kvbench.errors import UserError
 
@@ -22,29 +22,30 @@ class Finding:
     size_gb: float | None = None  # of what is to be fetched; None: small, or not known
 
 
-def hub_folder(kind: str, name: str) -> Path:
-    """Where huggingface_hub keeps a repository; kind: "models" or "datasets"."""
-    from huggingface_hub import constants
-
-    return Path(constants.HF_HUB_CACHE) / f"{kind}--{name.replace('/', '--')}"
-
-
-def cached(kind: str, name: str) -> bool:
-    """Whether a snapshot of a repository lies in the hub's cache."""
-    snapshots = hub_folder(kind, name) / "snapshots"
-    return snapshots.is_dir() and any(snapshots.iterdir())
+def _hub(of: str, what: str, kind: str, name: str, cfg: Mapping[str, Any], how: str) -> Finding:
+    """A repository of the hub, in the revision that a config names."""
+    have, wanted = hub.cached(kind, name), cfg.get("revision")
+    if have and (wanted is None or wanted in have):
+        return Finding(of, f"{what}: {hub.folder(kind, name)}", True)
+    lacking = f"revision {wanted} of {name} is not here, {have[0]} is" if have else f"no copy of {name}"
+    return Finding(of, f"{lacking}: {how}", False, cfg.get("size_gb") or None)
 
 
-def is_folder(text: str) -> bool:
-    """Whether a data or weights setting names a folder rather than a hub id."""
-    return text.startswith(("/", ".", "~")) or Path(text).expanduser().is_dir()
+def lacking(configs: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[str]:
+    """One sentence for each thing that (model, benchmark) configs need and this machine lacks."""
+    found: list[Finding] = []
+    for model_cfg, benchmark_cfg in configs:
+        found += [*model(model_cfg), *benchmark(benchmark_cfg)]
+    missing = [one for one in found if not one.present]
+    said = [one.what if one.what.startswith(one.of) else f"{one.of}: {one.what}" for one in missing]
+    return list(dict.fromkeys(said))
 
 
 def benchmark(cfg: Mapping[str, Any]) -> list[Finding]:
     """Data, videos and programs of one benchmark."""
     name, data = str(cfg["name"]), str(cfg.get("data") or "sets")
-    of, size = f"benchmark {name}", cfg.get("size_gb") or None
-    found = [_data(of, name, data, cfg, size)]
+    of = f"benchmark {name}"
+    found = [_data(of, name, data, cfg)]
     if cfg.get("video_column") and data != "micro":
         from kvbench.benchmarks import video
 
@@ -58,38 +59,40 @@ def benchmark(cfg: Mapping[str, Any]) -> list[Finding]:
     return found + [Finding(of, need, True) for need in met]
 
 
-def _data(of: str, name: str, data: str, cfg: Mapping[str, Any], size: float | None) -> Finding:
+def _data(of: str, name: str, data: str, cfg: Mapping[str, Any]) -> Finding:
     if data in ("micro", "package"):
         return Finding(of, f"data: {data}, made here when needed", True)
-    if data == "sets" or is_folder(data):
-        from kvbench.benchmarks.loading import local_files
+    if data == "sets" or paths.is_folder(data):
+        from kvbench.benchmarks.loading import check_schema, local_files
 
         try:
             files = local_files(cfg, "")
+            check_schema(cfg, files or [])
             return Finding(of, f"data: {len(files or [])} Parquet files", True)
         except UserError as error:
             return Finding(of, str(error), False)
-    if cached("datasets", data):
-        return Finding(of, f"data: {hub_folder('datasets', data)}", True)
-    how = f"no copy of {data}: run `kvbench fetch benchmark={name}`, or set benchmark.data=FOLDER."
-    return Finding(of, how, False, size)
+    how = f"run `kvbench fetch benchmark={name}`, or set benchmark.data=FOLDER."
+    return _hub(of, "data", "datasets", data, cfg, how)
 
 
 def model(cfg: Mapping[str, Any]) -> list[Finding]:
     """The checkpoint of one model."""
     name, weights = str(cfg["name"]), str(cfg.get("weights") or "")
-    of, size = f"model {name}", cfg.get("size_gb")
+    of = f"model {name}"
     if weights == "random":
         return [Finding(of, "random weights, made here", True)]
-    if weights in ("shipped", "embedded"):
+    found = []
+    if cfg.get("adapter") == "embedded" or weights == "embedded":
         present = (paths.cache_dir() / "smollm2-135m-instruct").is_dir()
         how = "the small language model is not set up: run `make setup`."
-        return [Finding(of, "weights: set up" if present else how, present, None if present else 0.3)]
-    if is_folder(weights):
-        present = (Path(weights).expanduser() / "config.json").is_file()
-        how = f"no config.json in {weights}: set model.weights to the folder of a checkpoint."
-        return [Finding(of, f"weights: {weights}" if present else how, present)]
-    if cached("models", weights):
-        return [Finding(of, f"weights: {hub_folder('models', weights)}", True)]
-    how = f"no copy of {weights}: run `kvbench fetch model={name}`, or set model.weights=FOLDER."
-    return [Finding(of, how, False, size)]
+        size = None if present else 0.3
+        found.append(Finding(of, "language model: set up" if present else how, present, size))
+    if weights in ("shipped", "embedded"):
+        return found
+    if paths.is_folder(weights):
+        marker = "tower.safetensors" if cfg.get("adapter") == "embedded" else "config.json"
+        present = (Path(weights).expanduser() / marker).is_file()
+        how = f"no {marker} in {weights}: set model.weights to the folder of a checkpoint."
+        return [*found, Finding(of, f"weights: {weights}" if present else how, present)]
+    how = f"run `kvbench fetch model={name}`, or set model.weights=FOLDER."
+    return [*found, _hub(of, "weights", "models", weights, cfg, how)]

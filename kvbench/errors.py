@@ -3,3 +3,8 @@
 
 class UserError(Exception):
     """A problem the user can fix: the message is one sentence that names the fix."""
+
+
+def first_line(error: BaseException) -> str:
+    """What an exception says, up to its first line break."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

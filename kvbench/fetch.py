@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from kvbench import doctor
+from kvbench import paths
 from kvbench.errors import UserError
 from kvbench.words import counted
 
@@ -18,9 +18,7 @@ ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
 def repository(cfg: Mapping[str, Any], kind: str) -> str | None:
     """The hub id behind a config; None when nothing has to be fetched. kind: "model" or "benchmark"."""
     text = str(cfg.get("weights" if kind == "model" else "data") or "")
-    local = text in ("", "random", "shipped", "embedded", "sets", "micro", "package") or doctor.is_folder(
-        text
-    )
+    local = text in ("", "random", "shipped", "embedded", "sets", "micro", "package") or paths.is_folder(text)
     return None if local else text
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 
-from kvbench import compose, plan, preempt, store, tracking
+from kvbench import compose, doctor, plan, preempt, store, tracking
 from kvbench import run as generation
 from kvbench.errors import UserError
 from kvbench.store.files import storage_error
@@ -24,6 +24,8 @@ def run(overrides: list[str], multirun: bool, command: list[str]) -> int:
         _check_store(where)
         if jobs[0].config["observe"]:
             return observe(jobs)
+        if len(jobs) > 1:  # a single job says it at once
+            _say_what_lacks(jobs)
         store.check_versions([cell for job in jobs for cell in job.cells], where)
         with compose.sentences(), preempt.watched():
             returns = hydra.multirun(
@@ -42,6 +44,19 @@ def run(overrides: list[str], multirun: bool, command: list[str]) -> int:
     if errors:
         return 2
     return 1 if len(outcomes) < len(jobs) or any(outcome.missing for outcome in outcomes) else 0
+
+
+def _say_what_lacks(jobs: list[plan.Job]) -> None:
+    """Name missing data, checkpoints and programs before the first job, not when their turn comes."""
+
+    def lacking(of: list[plan.Job]) -> list[str]:
+        return doctor.lacking((job.config["model"], job.config["benchmark"]) for job in of)
+
+    if lacking(jobs):
+        known = [generation.stored(job) for job in jobs]
+        unfinished = [job for job, one in zip(jobs, known, strict=True) if one is None or one.missing]
+        for sentence in lacking(unfinished):
+            _say(sentence)
 
 
 def observe(jobs: list[plan.Job]) -> int:

@@ -10,7 +10,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from kvbench import compose, paths, plan, store
+from kvbench import compose, doctor, paths, plan, store
 from kvbench.errors import UserError
 from kvbench.methods import registry
 from kvbench.words import duration
@@ -72,7 +72,9 @@ def print_plan(overrides: list[str], multirun: bool, list_cells: bool) -> None:
     console = _console()
     console.print(table)
     console.print(_estimate(jobs, missing, sorted(devices)), markup=False)
-    for sentence in _left_out(jobs):
+    unfinished = [job for job, count in zip(jobs, missing, strict=True) if count or unknown]
+    lacking = doctor.lacking((job.config["model"], job.config["benchmark"]) for job in unfinished)
+    for sentence in [*_left_out(jobs), *lacking]:
         console.print(sentence, markup=False, soft_wrap=True)
     if list_cells:
         from kvbench.analysis.results import settings
@@ -172,12 +174,14 @@ def _print_entry(console: Console, kind: str, name: str, prefix: str, alias: str
 
 
 def _published() -> dict[str, list[str]]:
-    """Capacity -> the method files that name it."""
+    """Capacity -> the method files that are it with window attention as score."""
     named: dict[str, list[str]] = {}
     for path in sorted((paths.conf_dir() / "method").glob("*.yaml")):
-        for entry in yaml.safe_load(path.read_text("utf-8")).get("defaults", []):
-            if isinstance(entry, dict) and "/capacity@capacity" in entry:
-                named.setdefault(entry["/capacity@capacity"], []).append(path.stem)
+        document = yaml.safe_load(path.read_text("utf-8"))
+        given = [entry for entry in document.pop("defaults", []) if isinstance(entry, dict)]
+        parts = {group: name for entry in given for group, name in entry.items()}
+        if parts.get("/score@score") == "window" and document == {"name": path.stem, "window": None}:
+            named.setdefault(parts["/capacity@capacity"], []).append(path.stem)
     return named
 
 

@@ -12,3 +12,8 @@ def cache_dir() -> Path:
 def conf_dir() -> Path:
     """Folder of the Hydra configs, beside the package in a checkout."""
     return Path(__file__).resolve().parent.parent / "conf"
+
+
+def is_folder(text: str) -> bool:
+    """Whether a data or weights setting names a folder, there or not, rather than a hub id."""
+    return text.startswith(("/", ".", "~")) or Path(text).expanduser().is_dir()

@@ -17,7 +17,7 @@ from typing import Any
 
 from hydra.types import RunMode
 
-from kvbench import compose, config, methods, store
+from kvbench import compose, config, methods, revisions, store
 from kvbench.errors import UserError
 from kvbench.methods import registry
 
@@ -220,7 +220,10 @@ def job(overrides: list[str], shared: list[str]) -> Job:
     )
     cells: dict[str, store.Cell] = {}
     specs: dict[str, dict[str, Any]] = {}
-    benchmark = {**resolved["benchmark"], "prompt": resolved["prompt"]}
+    model, benchmark = revisions.of_folders(resolved["model"], resolved["benchmark"])
+    benchmark = {**benchmark, "prompt": resolved["prompt"]}
+    if resolved["prompt"] != "default":
+        benchmark["wording"] = benchmark["prompts"][resolved["prompt"]]
     for spec, budget in spanned:
         if _excluded(resolved["model"]["name"], spec["name"], resolved["exclude"]):
             continue
@@ -228,9 +231,7 @@ def job(overrides: list[str], shared: list[str]) -> Job:
         whole = config.cell_budget(method, budget)
         if "refresh" in method:
             methods.build(method, whole)  # whether the policy goes with capacity, window and budget
-        identity = config.identity(
-            resolved["model"], benchmark, method, whole, resolved["seed"], resolved["prompt"]
-        )
+        identity = config.identity(model, benchmark, method, whole, resolved["seed"], resolved["prompt"])
         digest = config.digest(identity)
         cells.setdefault(digest, store.Cell.from_config(digest, identity, folder))
         specs.setdefault(digest, method)
@@ -238,7 +239,9 @@ def job(overrides: list[str], shared: list[str]) -> Job:
         raise UserError(
             f"exclude leaves no method for {resolved['model']['name']}: name others, or set exclude=[]."
         )
-    return Job(config={**resolved, "benchmark": benchmark}, cells=list(cells.values()), specs=specs)
+    return Job(
+        config={**resolved, "model": model, "benchmark": benchmark}, cells=list(cells.values()), specs=specs
+    )
 
 
 def _experiment(composed: Any) -> str | None:

@@ -82,7 +82,8 @@ def _group(
     from kvbench.analysis.scoring import benchmark_config
 
     model, data = head.config["model"], head.config["benchmark"]
-    now = {"data": revisions.data(data.get("data") or ""), "weights": None}
+    now = {"data": revisions.data(data.get("data") or "")}
+    now["weights"] = revisions.checkpoint(model.get("weights"))
     if model["adapter"] == "embedded":
         now["weights"] = revisions.weights(model["weights"])
     for name, config in (("weights", model), ("data", data)):
@@ -103,15 +104,33 @@ def _group(
         if grids is None:
             say(f"{head.model} does not say where its visual tokens lie: no overlay for it.")
             return 0
-        shares = _shares(adapter, samples[index], images, todo[index], responses)
+        shares = {}
+        for text, cells in _by_prompt(samples[index], todo[index], responses).items():
+            shares.update(_shares(adapter, index, text, images, cells, responses))
         known = read(head.folder, index) or {"cells": {}}
         document = {"index": index, "grids": grids, "cells": {**known["cells"], **shares}}
         store.write_atomic(file_of(head.folder, index), pretty(document))
     return len(pictures)
 
 
+def _by_prompt(
+    sample: Any, cells: list[store.Cell], responses: store.Responses
+) -> dict[str, list[store.Cell]]:
+    """Cells by the text of the prompt they answered: of a second stage, each has its own reasoning in it."""
+    found: dict[str, list[store.Cell]] = {}
+    for cell in cells:
+        record = responses.answers[cell.digest][sample.index]
+        found.setdefault(sample.final(record.get("reasoning")), []).append(cell)
+    return found
+
+
 def _shares(
-    adapter: Any, sample: Any, images: list, cells: list[store.Cell], responses: store.Responses
+    adapter: Any,
+    index: int,
+    text: str,
+    images: list,
+    cells: list[store.Cell],
+    responses: store.Responses,
 ) -> dict[str, str]:
     """Digest -> shares in base64. Raises UserError when the counts are not those of the stored answers."""
     import torch
@@ -125,16 +144,16 @@ def _shares(
     extras = frozenset().union(*(method.extras for method in methods)) & EXTRAS
     shares = {}
     with torch.inference_mode():
-        inputs = adapter.prepare(sample.text, images)
+        inputs = adapter.prepare(text, images)
         window = max(method.window for method in methods)
         observation = observe(prefill(adapter, inputs, window=window, extras=extras), adapter.head_scores)
         for cell, method in zip(cells, methods, strict=True):
             mask = kept_mask(method, observation)
-            stored = store.unpack_kept(responses.answers[cell.digest][sample.index]["kept"])
+            stored = store.unpack_kept(responses.answers[cell.digest][index]["kept"])
             if mask.sum(-1).tolist() != stored:
                 raise UserError(
                     f"{cell.method} at budget {cell.budget} keeps other numbers of entries of sample "
-                    f"{sample.index} of {cell.benchmark} now than when it was answered: model or method "
+                    f"{index} of {cell.benchmark} now than when it was answered: model or method "
                     "changed; run into another store=DIR."
                 )
             share = mask[..., inputs.visual_mask.to(mask.device)].float().mean((0, 1))

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
+
+BLOCK, BLOCKS = 1 << 12, 64  # bytes that count of a large file, and in how many places
 
 
 def weights(folder: str) -> str:
@@ -24,6 +27,47 @@ def weights(folder: str) -> str:
     return total.hexdigest()[:10]
 
 
+def of_folders(model: dict[str, Any], benchmark: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Both configs with a digest as ``revision`` where weights or data are a folder: its name says little.
+
+    The embedded model has such a revision already.
+    """
+    if model.get("adapter") != "embedded" and (found := checkpoint(model.get("weights"))):
+        model = {**model, "revision": found}
+    if Path(str(benchmark.get("data"))).expanduser().is_dir():
+        benchmark = {**benchmark, "revision": data(benchmark["data"])}
+    return model, benchmark
+
+
+def checkpoint(weights: str | None) -> str | None:
+    """Digest of a checkpoint's folder; None for anything else.
+
+    Configs count whole, weights by name, size and samples: to read all of a large one would take minutes.
+    """
+    root = Path(str(weights)).expanduser()
+    if not root.is_dir():
+        return None
+    return _digest(
+        root, sorted(root.glob("*.json")), sorted([*root.glob("*.safetensors"), *root.glob("*.bin")])
+    )
+
+
+def _digest(root: Path, small: list[Path], large: list[Path]) -> str:
+    """Of names and contents of small files; of names, sizes and evenly spaced blocks of large ones."""
+    total = hashlib.sha256()
+    for path in small:
+        total.update(path.relative_to(root).as_posix().encode("utf-8"))
+        total.update(hashlib.sha256(path.read_bytes()).digest())
+    for path in large:
+        size = path.stat().st_size
+        total.update(f"{path.relative_to(root).as_posix()} {size}".encode())
+        with path.open("rb") as file:
+            for place in range(BLOCKS + 1):
+                file.seek(max(0, size - BLOCK) * place // BLOCKS)
+                total.update(file.read(BLOCK))
+    return total.hexdigest()[:10]
+
+
 def sets() -> str:
     """Digest of the generated data sets."""
     from kvbench.embedded import sets as generated
@@ -32,7 +76,7 @@ def sets() -> str:
 
 
 def data(name: str) -> str | None:
-    """Digest of data that kvbench draws or ships; None for a hub id or a folder: their names stand."""
+    """Digest of data that kvbench draws or ships, or of a folder's Parquet files; None for a hub id."""
     if name == "micro":
         from kvbench.benchmarks import micro
 
@@ -44,7 +88,10 @@ def data(name: str) -> str | None:
             total.update(path.name.encode("utf-8"))
             total.update(path.read_bytes())
         return total.hexdigest()[:10]
-    return sets() if name == "sets" else None
+    if name == "sets":
+        return sets()
+    root = Path(str(name)).expanduser()
+    return _digest(root, [], sorted(root.rglob("*.parquet"))) if root.is_dir() else None
 
 
 def register() -> None:

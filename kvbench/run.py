@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvbench import memory, provenance, store
+from kvbench import memory, provenance, staged, store
 from kvbench.errors import UserError
 from kvbench.plan import Job
 from kvbench.progress import Progress
@@ -66,9 +66,12 @@ def load_model(config: dict[str, Any]) -> Any:
 
 
 def load_benchmark(config: dict[str, Any]) -> Any:
-    """The benchmark of a benchmark config."""
+    """The benchmark of a benchmark config. Raises UserError when its data or a video reader is missing."""
     from kvbench import benchmarks
+    from kvbench.benchmarks import needs
 
+    for sentence in needs.missing(config, only=("video",)):
+        raise UserError(sentence)
     return benchmarks.load(config)
 
 
@@ -88,7 +91,7 @@ def generate(
     from kvbench import engine
 
     ends = {"max_new_tokens": benchmark.max_new_tokens, "until": benchmark.until}
-    return engine.generate(adapter, inputs, methods, trace=trace, **ends, **settings)
+    return engine.generate(adapter, inputs, methods, trace=trace, **{**ends, **settings})
 
 
 def run_job(job: Job, command: list[str], say: Callable[[str], None] = print) -> Outcome:
@@ -182,13 +185,18 @@ def _generate_missing(
     if not pending and not _lost(job, writer, responses):
         return 0, [sample.index for sample in samples]
     offload, trace = job.config["offload"], job.config["trace"]
-    engine = {"max_branch_bytes": job.config["max_branch_bytes"], "say": say}
     methods = {cell.digest: build_method(job.specs[cell.digest], cell.budget, offload) for cell in job.cells}
     adapter = load_model(job.config["model"])
     for method in methods.values():
         _check_head_scores(method, adapter)
         if getattr(method, "refresh", None) is not None:
             method.refresh.check_model(adapter.head_dim)
+    memory_limit = job.config["max_branch_bytes"]
+
+    def ask(inputs: Any, asked: list[Any], **settings: Any) -> list[Any]:
+        settings = {"trace": trace, "max_branch_bytes": memory_limit, "say": say, **settings}
+        return generate(adapter, inputs, asked, benchmark, **settings)
+
     device, dtype = _placement(adapter)
     run = provenance.collect(command, job.config["seed"], device, dtype)
     session = store.session_of(run)
@@ -209,9 +217,9 @@ def _generate_missing(
                         pictures = sample.images() if attempt else images.result()
                     except FileNotFoundError as error:
                         raise DataGone(error.filename or str(error)) from error
-                    inputs = adapter.prepare(sample.text, pictures)
                     asked = [methods[cell.digest] for cell in cells]
-                    answers = generate(adapter, inputs, asked, benchmark, trace, **engine)
+                    longest = benchmark.reasoning_tokens
+                    answers = staged.answers(ask, adapter, sample, pictures, asked, longest)
                     if len(answers) != len(cells):
                         raise RuntimeError(f"{len(cells)} methods gave {len(answers)} answers")
                     if trace:
@@ -294,11 +302,14 @@ def _prefetched(samples: list[Any]) -> Iterator[tuple[Any, Future[Any]]]:
 
 
 def _answer(cell: store.Cell, sample: Any, answer: Any, seconds: float) -> dict[str, Any]:
+    """The journal's record of an answer; of two stages, what it says of prompt and cache is the last's."""
+    first = {} if sample.then is None else {"reasoning": answer.reasoning}
     return {
         "cell": cell.digest,
         "sample": sample.id,
         "index": sample.index,
         "text": answer.text,
+        **first,
         "tokens": [int(token) for token in answer.tokens],
         "stopped": answer.stopped,
         "prompt_length": answer.prompt_length,

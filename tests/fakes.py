@@ -43,11 +43,14 @@ class Adapter:
 class Benchmark:
     max_new_tokens = 4
     until: list[str] = []
+    reasoning_tokens = 0
 
     def samples(self, limit: int | None) -> list[SimpleNamespace]:
         count = SIZE if limit is None else min(limit, SIZE)
         return [
-            SimpleNamespace(id=f"q{i}", index=i, text=f"question {i}", images=lambda i=i: picture(i))
+            SimpleNamespace(
+                id=f"q{i}", index=i, text=f"question {i}", images=lambda i=i: picture(i), then=None
+            )
             for i in range(count)
         ]
 

@@ -13,19 +13,28 @@ if TYPE_CHECKING:
     from PIL import Image
 
 
+REASONING = "{reasoning}"  # in the prompt of a second stage: here goes what the first one generated
+
+
 @dataclass(frozen=True)
 class Sample:
     """One question.
 
     ``id`` is the data set's own identifier, ``index`` the position in the data set; together they are
     the join key (lmms-eval's ``doc_hash`` is the same for every document and joins nothing).
-    ``images`` decodes the pictures when called, so a list of samples costs no memory.
+    ``images`` decodes the pictures when called, so a list of samples costs no memory. ``then`` is the prompt
+    of a second stage, with ``REASONING`` for what the first one generates; None: there is one alone.
     """
 
     id: str
     index: int
     text: str
     images: Callable[[], list[Image.Image]] = field(compare=False, repr=False)
+    then: str | None = None
+
+    def final(self, reasoning: str | None) -> str:
+        """The text of the prompt that the scored answer answers."""
+        return self.text if self.then is None else self.then.replace(REASONING, reasoning or "")
 
 
 @dataclass
@@ -100,6 +109,7 @@ class Benchmark:
         self.title: str = cfg.get("title") or self.name
         self.max_new_tokens: int = int(cfg["max_new_tokens"])
         self.until: list[str] = list(cfg.get("until") or [])
+        self.reasoning_tokens: int = 0  # new tokens of a first stage, where there is one
         self.metric: str = cfg["metric"]
         self.scale: float = float(cfg.get("scale", 1.0))
         self.metrics: list[str] = list(cfg.get("metrics") or [self.metric])

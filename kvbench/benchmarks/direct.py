@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from lmms_eval.api.model import lmms
 
+from kvbench.errors import UserError
+
 if TYPE_CHECKING:
     from kvbench.benchmarks.lmms import LmmsBenchmark
 
@@ -64,6 +66,8 @@ def drive(
     """
     from kvbench.benchmarks.replay import evaluate_task
 
+    if benchmark.reasoning_tokens:
+        raise UserError("lmms-eval asks one prompt a sample: choose a prompt of one stage.")
     model = Direct(adapter, method)
     model.task_dict[benchmark.task.config.task] = benchmark.task.dataset
     return evaluate_task(

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
-from kvbench.benchmarks import needs
+from kvbench.benchmarks import needs, wording
 from kvbench.benchmarks.base import Benchmark, Sample, Scores
 from kvbench.benchmarks.fidelity import AGREEMENT, DIVERGENCE, ROUGE
 from kvbench.benchmarks.loading import load_task, quiet
@@ -42,6 +42,8 @@ class LmmsBenchmark(Benchmark):
     def __init__(self, cfg: Mapping[str, Any]) -> None:
         super().__init__(cfg)
         self.task: Any = load_task(cfg)
+        self.last_stage = wording.last_stage(cfg)
+        self.reasoning_tokens = wording.reasoning_tokens(cfg)
         known = set(self.task.aggregation()) | {ROUGE, AGREEMENT, DIVERGENCE}
         unknown = [metric for metric in {*self.metrics, self.metric} if metric not in known]
         if unknown:
@@ -84,9 +86,16 @@ class LmmsBenchmark(Benchmark):
                 index=index,
                 text=self.task.doc_to_text(self._texts[index]),
                 images=partial(_images, self.task, docs, index),
+                then=self._then(self._texts[index]),
             )
             for index in range(self.count(limit))
         ]
+
+    def _then(self, doc: Mapping[str, Any]) -> str | None:
+        """The prompt of a second stage, as the task words it."""
+        if self.last_stage is None:
+            return None
+        return self.task.config.doc_to_text(doc, {**self.task.lmms_eval_specific_kwargs, **self.last_stage})
 
     def clusters(self, limit: int | None = None) -> dict[int, str]:
         n = self.count(limit)

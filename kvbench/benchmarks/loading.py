@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kvbench.benchmarks import subsets, video
+from kvbench import hub
+from kvbench.benchmarks import subsets, video, wording
 from kvbench.benchmarks.repairs import REPAIRS
-from kvbench.errors import UserError
-from kvbench.paths import cache_dir
+from kvbench.errors import UserError, first_line
+from kvbench.paths import cache_dir, is_folder
 
 OWN_TASKS = Path(__file__).parent / "tasks"
 
@@ -108,6 +109,9 @@ def task_config(cfg: Mapping[str, Any]) -> dict[str, Any]:
         "until": list(cfg.get("until") or []),
         "do_sample": False,
     }
+    if own_words := wording.first_stage(cfg):
+        usual = config.get("lmms_eval_specific_kwargs") or {}
+        config["lmms_eval_specific_kwargs"] = {"default": {**usual.get("default", {}), **own_words}}
     if cfg["task"] in REPAIRS:
         REPAIRS[cfg["task"]](config, cfg)
     if cfg.get("video_column"):
@@ -149,6 +153,24 @@ def check_columns(cfg: Mapping[str, Any], present: list[str]) -> None:
         )
 
 
+def check_schema(cfg: Mapping[str, Any], files: list[str]) -> None:
+    """``check_columns`` from the files' own headers. Raises UserError for one that is no Parquet file."""
+    if not cfg.get("columns"):
+        return
+    import pyarrow
+    import pyarrow.parquet
+
+    for file in files:
+        try:
+            present = pyarrow.parquet.read_schema(file).names
+        except (pyarrow.ArrowInvalid, OSError) as error:
+            raise UserError(
+                f"{file}, data of benchmark {cfg['name']}, is no Parquet file that can be read"
+                f" ({first_line(error)}): fetch it again."
+            ) from error
+        check_columns(cfg, present)
+
+
 def hub_arguments(cfg: Mapping[str, Any]) -> dict[str, Any] | None:
     """What load_dataset takes besides the name: the pinned commit, if any."""
     revision = cfg.get("revision")
@@ -170,7 +192,7 @@ def local_files(cfg: Mapping[str, Any], split: str) -> list[str] | None:
                 f" (or `python -m kvbench.embedded.sets`) once."
             )
         return files
-    if data.startswith(("/", ".", "~")) or os.path.isdir(data):
+    if is_folder(data):
         files = parquet_files(Path(data).expanduser(), split)
         if not files:
             raise UserError(
@@ -205,22 +227,47 @@ def require_hub_data(cfg: Mapping[str, Any], split: str) -> None:
     data = str(cfg["data"])
     from huggingface_hub import HfApi, constants
 
-    cached = Path(constants.HF_HUB_CACHE) / f"datasets--{data.replace('/', '--')}"
-    if cached.is_dir():
+    have, wanted = hub.cached("datasets", data), cfg.get("revision")
+    if have and (wanted is None or wanted in have):
         return
     reachable = False
     if not constants.HF_HUB_OFFLINE:
         try:
-            HfApi().dataset_info(data, timeout=5)
+            HfApi().dataset_info(data, revision=wanted, timeout=5)
             reachable = True
         except Exception:  # any failure means the same to the user: no data
             reachable = False
+    if not reachable and have:
+        raise UserError(
+            f"revision {wanted} of {data}, data of benchmark {cfg['name']}, is not here ({', '.join(have)}"
+            f" is): set benchmark.revision to it, or run `kvbench fetch benchmark={cfg['name']}`."
+        )
     if not reachable:
         raise UserError(
             f"benchmark {cfg['name']} needs the data set {data} ({split} split), which is not here and cannot"
             f" be fetched: run `hf download --repo-type dataset {data}` where there is a network, or pass"
             f" benchmark.data=FOLDER with its parquet files."
         )
+
+
+def unusable(cfg: Mapping[str, Any], error: Exception) -> UserError:
+    """The sentence for data that are there and cannot be used."""
+    from tenacity import RetryError
+
+    if isinstance(error, RetryError):
+        error = error.last_attempt.exception() or error
+    if isinstance(error, UserError):
+        return error
+    if isinstance(error, KeyError):
+        return UserError(
+            f"the data of benchmark {cfg['name']} ({cfg['data']}) have no column or split {error}, so their"
+            " schema is not the one kvbench knows: set benchmark.revision to an older commit."
+        )
+    what = "cannot be read" if isinstance(error, OSError) else "cannot be loaded"
+    return UserError(
+        f"the data or first sample of benchmark {cfg['name']} {what} ({type(error).__name__}:"
+        f" {first_line(error)}): fetch the data again, or correct benchmark.revision."
+    )
 
 
 def load_task(cfg: Mapping[str, Any]) -> Any:
@@ -235,6 +282,7 @@ def load_task(cfg: Mapping[str, Any]) -> Any:
     split = split_of(config)
     files = files_or_none(cfg, split)
     if files is not None:
+        check_schema(cfg, files)
         config["dataset_path"] = "parquet"
         config["dataset_name"] = None
         config["dataset_kwargs"] = {"data_files": {split: files}, "cache_dir": str(cache_dir() / "datasets")}
@@ -248,11 +296,8 @@ def load_task(cfg: Mapping[str, Any]) -> Any:
         # No model name: the default prompts, the same for every model.
         try:
             task = ConfigurableTask(config={**config, "task": cfg["task"]})
-        except OSError as error:  # it decodes the first document
-            raise UserError(
-                f"the first sample of {cfg['name']} cannot be read ({type(error).__name__}: {error}):"
-                f" fetch the data again."
-            ) from error
+        except Exception as error:  # it loads the data and decodes the first document
+            raise unusable(cfg, error) from error
     check_columns(cfg, task.eval_docs.column_names)
     chosen = subsets.indices(cfg.get("subset") or "full", task.eval_docs_no_media, str(cfg["name"]))
     if chosen is not None:

@@ -10,10 +10,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kvbench.benchmarks import subsets
+from kvbench.benchmarks import needs, subsets
 from kvbench.benchmarks.base import Benchmark, Sample, Scores
 from kvbench.benchmarks.fidelity import AGREEMENT, DIVERGENCE, ROUGE
-from kvbench.benchmarks.loading import check_columns, files_or_none, hub_arguments, require_hub_data
+from kvbench.benchmarks.loading import (
+    check_columns,
+    check_schema,
+    files_or_none,
+    hub_arguments,
+    require_hub_data,
+    unusable,
+)
 from kvbench.errors import UserError
 from kvbench.paths import cache_dir
 
@@ -67,6 +74,8 @@ class LongBenchmark(Benchmark):
 
 def load_task(cfg: Mapping[str, Any]) -> Any:
     """lm-eval's task object over local data or the hub's. Raises UserError when something is missing."""
+    for sentence in needs.missing(cfg, only=("lm_eval",)):
+        raise UserError(sentence)
     import lm_eval.tasks
     from lm_eval.api.task import ConfigurableTask
     from lm_eval.tasks._yaml_loader import load_yaml
@@ -81,12 +90,16 @@ def load_task(cfg: Mapping[str, Any]) -> Any:
         config["dataset_path"], config["dataset_name"] = "parquet", None
         config["dataset_kwargs"] = {"data_files": {"test": [str(package_set())]}, "cache_dir": kept}
     elif (files := files_or_none(cfg, "test")) is not None:
+        check_schema(cfg, files)
         config["dataset_path"], config["dataset_name"] = "parquet", None
         config["dataset_kwargs"] = {"data_files": {"test": files}, "cache_dir": kept}
     else:
         require_hub_data(cfg, "test")
         config["dataset_path"], config["dataset_kwargs"] = str(cfg["data"]), hub_arguments(cfg)
-    return ConfigurableTask(config=config)
+    try:
+        return ConfigurableTask(config=config)
+    except Exception as error:  # it loads the data
+        raise unusable(cfg, error) from error
 
 
 def package_set() -> Path:

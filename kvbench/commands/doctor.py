@@ -11,8 +11,8 @@ from kvbench.commands.parsing import Parser, resolved
 def main(arguments: list[str]) -> int:
     parser = Parser(
         prog="kvbench doctor",
-        description="Say what models and benchmarks need here: present, missing, how to get it, how large."
-        " Exit code 1 when something is missing.",
+        description="Say what models and benchmarks need here: present, missing, how to get it, how large.",
+        epilog="exit codes: 0 all is here, 1 something is missing, 2 a mistake in the command.",
     )
     parser.add_argument(
         "overrides", nargs="*", metavar="KEY=VALUE", help="model=A,B benchmark=C,D; every one when left out"

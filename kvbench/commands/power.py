@@ -26,8 +26,11 @@ def main(arguments: list[str]) -> int:
 
     if settings["sd"]:
         sd = _number("sd", settings["sd"], float)
-        for n in counts or [20, 50, 100, 200, 500, 1000]:
-            print(f"n={n:<6} {detectable(sd, n, power, alpha):.4g}")
+        found = [(n, detectable(sd, n, power, alpha)) for n in counts or [20, 50, 100, 200, 500, 1000]]
+        print(f"The smallest difference that n paired samples show (power {power:g}, level {alpha:g}),")
+        print(f"in the unit of sd={sd:g}, the standard deviation of the paired differences:")
+        for n, smallest in found:
+            print(f"n={n:<6} {smallest:.4g}")
         return DONE
     from kvbench.commands.score import scored
 

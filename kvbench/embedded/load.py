@@ -44,8 +44,13 @@ def load(
     """
     weights = weights or WEIGHTS
     if trained and not (weights / "tower.safetensors").exists():
+        if weights != WEIGHTS:
+            raise UserError(
+                f"{weights} holds no tower.safetensors: set model.weights=shipped, or to a folder that "
+                "`python -m kvbench.embedded.train` wrote."
+            )
         raise UserError(
-            f"the embedded model's weights are missing from {weights}: restore them or run `make embedded`"
+            f"the embedded model's weights are missing from {weights}: restore them or run `make embedded`."
         )
     if trained and not (weights / "adapter" / "adapter_model.safetensors").exists():
         raise UserError(

@@ -28,6 +28,7 @@ class Answer:
     prompt_length: int
     kept: list[list[int]] = field(repr=False)
     trace: Trace | None = field(default=None, repr=False)  # when asked for
+    reasoning: str | None = None  # what a first stage generated, where there is one
 
 
 @torch.inference_mode()

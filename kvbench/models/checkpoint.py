@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kvbench.errors import UserError
+from kvbench import hub
+from kvbench.errors import UserError, first_line
+from kvbench.paths import is_folder
 
 
 def locate(weights: str, revision: str | None) -> None:
@@ -13,24 +15,25 @@ def locate(weights: str, revision: str | None) -> None:
 
     Raises UserError that says what is missing: the folder, the checkpoint, its revision or its licence.
     """
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub.errors import GatedRepoError, RevisionNotFoundError
 
-    folder = Path(weights).expanduser()
-    if folder.is_dir():
+    if is_folder(weights):
+        folder = Path(weights).expanduser()
+        if not folder.is_dir():
+            raise UserError(
+                f"there is no folder {weights}: set model.weights to a checkpoint's folder or hub id."
+            )
         if not (folder / "config.json").exists():
             raise UserError(f"{weights} holds no config.json: set model.weights to a checkpoint's folder.")
         return
     get = f"download it with `hf download {weights}" + (f" --revision {revision}`" if revision else "`")
     missing = f"cannot find the checkpoint {weights}: {get}, or set model.weights to a folder that holds it."
     try:
-        hf_hub_download(weights, "config.json", revision=revision)
+        if isinstance(try_to_load_from_cache(weights, "config.json", revision=revision), str):
+            return
+        # One request: a download would try for half a minute to reach a hub that is not there.
+        get_hf_file_metadata(hf_hub_url(weights, "config.json", revision=revision), timeout=5)
     except RevisionNotFoundError as error:
         raise UserError(
             f"{weights} has no revision {revision}: set model.revision to a branch, tag or commit it has."
@@ -39,26 +42,14 @@ def locate(weights: str, revision: str | None) -> None:
         raise UserError(
             f"{weights} asks for its licence to be accepted: do so on its page, then `hf auth login`."
         ) from error
-    except LocalEntryNotFoundError as error:
-        have = cached_revisions(weights)
+    except Exception as error:  # no network, no such checkpoint, not a hub id: to be had elsewhere
+        have = hub.cached("models", weights)
         if have:
             raise UserError(
                 f"revision {revision or 'main'} of {weights} is not on this machine ({', '.join(have)} is): "
                 f"{get}, or set model.revision."
             ) from error
         raise UserError(missing) from error
-    except (HFValidationError, HfHubHTTPError, OSError) as error:
-        raise UserError(missing) from error
-
-
-def cached_revisions(weights: str) -> list[str]:
-    """Branches, tags and commits of a checkpoint that the local cache holds."""
-    from huggingface_hub.constants import HF_HUB_CACHE
-    from huggingface_hub.file_download import repo_folder_name
-
-    folder = Path(HF_HUB_CACHE) / repo_folder_name(repo_id=weights, repo_type="model")
-    refs = [p.relative_to(folder / "refs").as_posix() for p in folder.glob("refs/**/*") if p.is_file()]
-    return sorted(refs) + sorted(p.name for p in folder.glob("snapshots/*") if (p / "config.json").exists())
 
 
 def read_config(name: str, weights: str, revision: str | None, types: tuple[str, ...] = ()) -> Any:
@@ -98,8 +89,3 @@ def check_layers(name: str, config: Any) -> None:
             f"model {name} has layers of kind {', '.join(other)}{size}, which kvbench cannot compress: "
             f"take a model whose layers are all full_attention."
         )
-
-
-def first_line(error: BaseException) -> str:
-    """What an exception says, up to its first line break."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

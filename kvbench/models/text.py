@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvbench.errors import UserError
+from kvbench.errors import UserError, first_line
 from kvbench.models import toy
 from kvbench.models.base import Adapter, Inputs, resolve_device, resolve_dtype, stop_tokens
-from kvbench.models.checkpoint import first_line, read_config
+from kvbench.models.checkpoint import read_config
 
 LOCAL = "embedded"  # `weights` of the language model that `make setup` converts
 

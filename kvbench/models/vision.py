@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from kvbench.errors import UserError
+from kvbench.errors import UserError, first_line
 from kvbench.models import toy
 from kvbench.models.base import Adapter, Inputs, resolve_device, resolve_dtype, stop_tokens
 from kvbench.models.boxes import Box
-from kvbench.models.checkpoint import first_line, read_config
+from kvbench.models.checkpoint import read_config
 from kvbench.models.content import Clip
 
 

@@ -1,0 +1,39 @@
+"""Two-stage chain of thought: reason over the image, then answer given that reasoning (BACON, appendix C.4).
+
+Every method compresses the prompt of each stage. The methods share the prefill of the first stage; in the
+second each has its own reasoning in the prompt, so only those that reasoned alike share one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+def answers(
+    ask: Callable[..., list[Any]],
+    adapter: Any,
+    sample: Any,
+    pictures: list[Any],
+    methods: list[Any],
+    reasoning_tokens: int,
+) -> list[Any]:
+    """One answer a method to a sample; its first stage's text is in ``reasoning`` where there are two.
+
+    ``ask(inputs, methods, **settings)`` answers one prompt with every method. ``reasoning_tokens``: new
+    tokens that the first stage may take. What an answer says of its prompt and cache is the last stage's.
+    """
+    first = adapter.prepare(sample.text, pictures)
+    if sample.then is None:
+        return ask(first, methods)
+    reasons = ask(first, methods, max_new_tokens=reasoning_tokens, until=[], trace=False)
+    alike: dict[str, list[int]] = {}
+    for number, reason in enumerate(reasons):
+        alike.setdefault(reason.text, []).append(number)
+    found: list[Any] = [None] * len(methods)
+    for reasoning, numbers in alike.items():
+        last = adapter.prepare(sample.final(reasoning), pictures)
+        for number, answer in zip(numbers, ask(last, [methods[n] for n in numbers]), strict=True):
+            answer.reasoning = reasoning
+            found[number] = answer
+    return found
