@@ -22,6 +22,15 @@ def _field(kind: str, **kwargs: Any) -> Any:
 
 
 @dataclass
+class DecodeConfig:
+    """How branches decode; see kvbench.engine.paths."""
+
+    # The step as one compiled graph. In float32 the tokens are the same; in 16 bits sums are rounded in
+    # another order, as they are after any change of the batch.
+    compile: bool = False
+
+
+@dataclass
 class RunConfig:
     """One job: a (model, benchmark, shard) with the axes of its cells; defaults here and in conf/."""
 
@@ -43,6 +52,7 @@ class RunConfig:
     sync: float = _field("runtime", default=5.0)  # seconds of work that a power failure may cost
     # What branches that decode together may hold; None: half of the free memory.
     max_branch_bytes: Optional[int] = _field("runtime", default=None)  # noqa: UP045
+    decode: DecodeConfig = _field("runtime", default_factory=DecodeConfig)
     launcher: dict[str, Any] = _field("runtime", default_factory=dict)  # conf/launcher: where jobs run
     exclude: list[str] = _field("runtime", default_factory=list)  # MODEL/METHOD patterns left out of sweeps
     tracking: dict[str, Any] = _field("runtime", default_factory=dict)  # conf/tracking: where else results go

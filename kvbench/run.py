@@ -195,6 +195,8 @@ def _generate_missing(
 
     def ask(inputs: Any, asked: list[Any], **settings: Any) -> list[Any]:
         settings = {"trace": trace, "max_branch_bytes": memory_limit, "say": say, **settings}
+        if job.config["decode"]["compile"]:
+            settings["compiled"] = True
         return generate(adapter, inputs, asked, benchmark, **settings)
 
     device, dtype = _placement(adapter)

@@ -71,6 +71,7 @@ def test_identity_fields_change_the_digest_and_runtime_fields_do_not():
     same += [
         "shards=2 shard=1",
         "sync=0",
+        "decode.compile=true",
         "launcher=joblib launcher.jobs=3",
         "launcher=slurm launcher.partition=x",
     ]

@@ -307,3 +307,25 @@ def test_two_runs_of_one_job_do_not_write_together(kvbench, tmp_path, capsys):
             kvbench("run", "-m", "benchmark=fake_qa,fake_text", "method=fullkv", f"store={tmp_path}/s") == 2
         )
     assert len(store.load_responses(tmp_path / "s")) == 6, "the other job was done all the same"
+
+
+def test_compiling_is_asked_of_the_engine_and_continues_the_same_cells(
+    kvbench, log, tmp_path, monkeypatch, capsys
+):
+    from kvbench import run
+
+    asked = []
+
+    def generate(*arguments, **settings):
+        asked.append(settings.pop("compiled", False))
+        return fakes.generate(*arguments, **settings)
+
+    monkeypatch.setattr(run, "generate", generate)
+    where = ["method=snapkv", "budget=64", "benchmark=fake_qa", f"store={tmp_path}/s"]
+    assert kvbench("run", *where, "limit=2", "decode.compile=true") == 0
+    assert kvbench("run", *where, "limit=3") == 0
+    assert asked == [True, True, False]
+    assert kvbench("run", *where, "decode.compile=perhaps") == 2
+    assert "decode.compile must be true or false, not 'perhaps'" in capsys.readouterr().err
+    assert kvbench("run", *where, "decode.compiled=true") == 2
+    assert "decode.compile" in capsys.readouterr().err

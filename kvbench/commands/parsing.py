@@ -23,7 +23,7 @@ OVERRIDES = """overrides are Hydra's KEY=VALUE; with -m a value may be a list A,
   cells that share a job's prefill: method, budget, method.window, method.score.OPTION, method.capacity.OPTION
     and refresh, refresh.OPTION, refresh.POLICY.OPTION (of that policy alone)
   for all: limit, store, shards, retries, fail_fast, launcher, sync, trace, offload, max_branch_bytes,
-    exclude, tracking
+    decode.compile, exclude, tracking
 A method is fullkv, CAPACITY or CAPACITY+SCORE; `kvbench list methods` names them and their options."""
 
 
