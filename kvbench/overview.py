@@ -10,7 +10,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from kvbench import compose, doctor, paths, plan, store
+from kvbench import compose, doctor, paths, plan, sizes, store
 from kvbench.errors import UserError
 from kvbench.methods import registry
 from kvbench.words import duration
@@ -191,29 +191,16 @@ def _shown(value: Any) -> str:
 
 def _print_experiments(console: Console, _: str) -> None:
     """A line an experiment: cells under either profile, or prompts to observe, and what it is."""
-    with compose.session():
-        for name in compose.choices("experiment"):
-            counts = ", ".join(f"{_cells(name, profile)} {profile}".strip() for profile in _profiles(name))
-            console.print(
-                f"{name:<19} {counts:<26} {_about('experiment', name)}", markup=False, soft_wrap=True
-            )
+    for path in sorted((paths.conf_dir() / "experiment").glob("*.yaml")):
+        name = path.stem
+        counts = ", ".join(f"{_size(name, profile)} {profile}".strip() for profile in sizes.profiles(name))
+        console.print(f"{name:<19} {counts:<26} {_about('experiment', name)}", markup=False, soft_wrap=True)
 
 
-def _profiles(experiment: str) -> list[str]:
-    """The profiles that an experiment's groups all have; [""] where it takes none."""
-    path = paths.conf_dir() / "experiment" / f"{experiment}.yaml"
-    defaults = yaml.safe_load(path.read_text("utf-8")).get("defaults", [])
-    groups = [key.lstrip("/") for entry in defaults if isinstance(entry, dict) for key in entry]
-    found = [set(compose.choices(group)) for group in groups if group.startswith("profile")]
-    return sorted(set.intersection(*found)) if found else [""]
-
-
-def _cells(experiment: str, profile: str) -> str:
-    """How many cells or prompts an experiment has; "?" where a config that it names is missing."""
-    overrides = [f"experiment={experiment}"] + [f"profile={profile}"] * bool(profile)
+def _size(experiment: str, profile: str) -> str:
+    """``sizes.size``; "?" where the experiment names a method that is not there."""
     try:
-        prompts = plan.count_prompts(overrides)
-        return str(plan.count_cells(overrides)) if prompts is None else f"{prompts} prompts"
+        return sizes.size(experiment, profile)
     except UserError:
         return "?"
 

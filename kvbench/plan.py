@@ -167,38 +167,8 @@ def jobs(overrides: list[str], multirun: bool = False) -> list[Job]:
         return [job(line, shared) for line in lines]
 
 
-def count_cells(overrides: list[str]) -> int:
-    """Cells that ``jobs`` would list, told from the axes alone: no model or benchmark is composed."""
-    with compose.session():
-        master = compose.compose(for_hydra(overrides), multirun=True)
-        params = compose.plain(master.hydra.sweeper.params, resolve=True)
-        total = 0
-        for lines in split_jobs(list(master.hydra.overrides.task), params):
-            values = dict(line.split("=", 1) for line in lines)
-            axes = compose.parse([f"axes={values['axes']}"])[0].value() if "axes" in values else []
-            raw = {"axes": list(axes), "method": {}, "refresh": {}, "budget": master.budget}
-            model = values.get("model", "")
-            total += len(
-                {
-                    store.canonical([spec, budget if spec.get("capacity") else None])
-                    for spec, budget in _cell_axes(raw, [])
-                    if not _excluded(model, spec["name"], master.exclude)
-                }
-            )
-        return total
-
-
-def count_prompts(overrides: list[str]) -> int | None:
-    """Prompts that an experiment observes, as its ``limit`` says; None for one that answers in cells."""
-    with compose.session():
-        master = compose.compose(for_hydra(overrides), multirun=True)
-        if not master.observe:
-            return None
-        params = compose.plain(master.hydra.sweeper.params, resolve=True)
-        return len(split_jobs(list(master.hydra.overrides.task), params)) * (master.limit or 0)
-
-
-def _excluded(model: str, method: str, patterns: Iterable[str]) -> bool:
+def excluded(model: str, method: str, patterns: Iterable[str]) -> bool:
+    """Whether a pattern MODEL/METHOD of ``exclude`` leaves this method out."""
     return any(fnmatch(f"{model}/{method}", pattern) for pattern in patterns)
 
 
@@ -225,7 +195,7 @@ def job(overrides: list[str], shared: list[str]) -> Job:
     if resolved["prompt"] != "default":
         benchmark["wording"] = benchmark["prompts"][resolved["prompt"]]
     for spec, budget in spanned:
-        if _excluded(resolved["model"]["name"], spec["name"], resolved["exclude"]):
+        if excluded(resolved["model"]["name"], spec["name"], resolved["exclude"]):
             continue
         method = _finish(spec, raw)
         whole = config.cell_budget(method, budget)
@@ -265,7 +235,7 @@ def _cell_axes(raw: dict[str, Any], overrides: list[str]) -> list[tuple[dict[str
     _check_option_axes(axes, specs)
     spanned = []
     for spec in specs:
-        known = _option_paths(spec)
+        known = option_paths(spec)
         # Of two keys for one option the more specific one, refresh.POLICY.OPTION, counts.
         own = {known[key]: key for key in sorted(axes, key=lambda key: key.count(".")) if key in known}
         for budget in budgets:
@@ -279,7 +249,7 @@ def _cell_axes(raw: dict[str, Any], overrides: list[str]) -> list[tuple[dict[str
 
 def _check_option_axes(axes: dict[str, list[str]], specs: list[dict[str, Any]]) -> None:
     """Raise UserError for an option that none of the methods and policies has."""
-    known = set().union(*map(_option_paths, specs))
+    known = set().union(*map(option_paths, specs))
     for key in axes:
         if key in known:
             continue
@@ -319,8 +289,11 @@ def _composed_group(group: str, name: str, overrides: list[str]) -> dict[str, An
     return _composed[key]
 
 
-def _option_paths(spec: dict[str, Any]) -> dict[str, tuple[str, ...]]:
-    """The option keys of a method on the command line, and where each stands in the spec."""
+def option_paths(spec: dict[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The option keys of a method on the command line, and where each stands in the spec.
+
+    Of the spec only the names of capacity, score and refresh matter.
+    """
     if spec.get("capacity") is None:
         return {}
     paths: dict[str, tuple[str, ...]] = {"method.window": ("window",)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from kvbench import cli, compose, paths, plan, reference
+from kvbench import cli, compose, paths, plan, reference, sizes
 from kvbench.errors import UserError
 
 # Tables that no grid of answers gives: memory and time of synthetic inputs are measured by `kvbench bench`.
@@ -66,15 +66,29 @@ def test_has_the_cells_of_the_table(paper, table):
     rows = [r for r in reference.rows(paper, table) if r.benchmark not in ("longbench", "synthetic")]
     printed = {(r.model, r.benchmark, r.method, r.budget, r.setting) for r in rows}
     benchmarks = {(row.model, row.benchmark) for row in rows}
-    counted = sum(plan.count_cells([f"experiment={name}", "profile=paper"]) for name in found)
+    counted = sum(int(sizes.size(name, "paper")) for name in found)
     more = MORE.get(found[0], 0) * len(benchmarks)
     assert counted == len(printed) + more
 
 
-def test_counting_agrees_with_planning():
-    for name in ("bacon_table1", "bacon_table7", "ecokv_table9"):
-        overrides = [f"experiment={name}"]
-        assert plan.count_cells(overrides) == sum(len(job.cells) for job in plan.jobs(overrides))
+@pytest.mark.parametrize(
+    ("name", "profile"),
+    [
+        ("bacon_table1", "embedded"),
+        ("bacon_table3", "paper"),
+        ("bacon_table7", "embedded"),
+        ("bacon_table10", "paper"),
+        ("claims_diversity", ""),
+        ("documents", ""),
+        ("ecokv_table9", "embedded"),
+        ("rcr_cost", "embedded"),
+        ("rcr_threshold_sweep", "embedded"),
+        ("table1", "embedded"),
+    ],
+)
+def test_sizes_read_from_yaml_are_those_of_the_plan(name, profile):
+    jobs = plan.jobs([f"experiment={name}"] + [f"profile={profile}"] * bool(profile))
+    assert int(sizes.size(name, profile)) == sum(len(job.cells) for job in jobs)
 
 
 def test_a_job_of_table_1_has_37_cells():
@@ -88,7 +102,8 @@ def test_excluded_methods_are_left_out_and_named(capsys):
     overrides = ["experiment=bacon_table1", "benchmark=docqa_mini", "exclude=['embedded/sparsemm*']"]
     (job,) = plan.jobs(overrides)
     assert len(job.cells) == 28 and not any(cell.method.startswith("sparsemm") for cell in job.cells)
-    assert plan.count_cells(overrides) == 28
+    _, axes = sizes.read("bacon_table1", "embedded")
+    assert sizes.cells({**axes, "benchmark": ["docqa_mini"]}, ["embedded/sparsemm*"]) == 28
     assert cli.main(["plan", *overrides]) == 0
     assert "kvbench calibrate heads model=embedded" in capsys.readouterr().out
     with pytest.raises(UserError, match="exclude leaves no method for embedded"):
@@ -99,11 +114,9 @@ def test_every_option_axis_changes_cells():
     """An option that no method has is refused; one that changed nothing would pass unnoticed."""
     for paper, table in TABLES:
         for name in experiments(paper, table):
-            axes = [key for key in params(name) if key.startswith("method.")]
-            whole = plan.count_cells([f"experiment={name}", "profile=paper"])
-            for axis in axes:
-                first = listed(params(name)[axis])[0]
-                assert plan.count_cells([f"experiment={name}", "profile=paper", f"{axis}={first}"]) < whole
+            _, axes = sizes.read(name, "paper")
+            for key in (key for key in axes if key.startswith("method.")):
+                assert sizes.cells({**axes, key: axes[key][:1]}) < sizes.cells(axes)
 
 
 def test_what_has_no_small_counterpart_says_so(capsys):
@@ -118,6 +131,7 @@ def test_list_names_experiments_with_their_cells(capsys):
         assert set(lines) == set(compose.choices("experiment"))
     assert "148 embedded, 650 paper" in lines["bacon_table1"]
     assert "25 paper" in lines["bacon_table3"] and "embedded" not in lines["bacon_table3"]
+    assert "120 prompts embedded, 400 prompts paper" in lines["ecokv_figure5"]
 
 
 QWEN, LLAVA = "qwen2_vl_7b", "llava_next_mistral_7b"
@@ -157,7 +171,7 @@ def test_observes_what_the_figure_shows(name):
         assert {(job.config["observe"], job.limit, job.config["store"]) for job in jobs} == {
             (True, limit, f"runs/{name}")
         }
-        assert plan.count_prompts(overrides) == limit * of == limit * len(jobs)
+        assert len(jobs) == of and sizes.size(name, profile) == f"{limit * of} prompts"
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
@@ -180,10 +194,3 @@ def test_figure_3_is_a_map_of_both_weights_at_one_window():
         }
         assert len(scores) == len(job.cells) == 2 * 6 * 6
         assert {cell.config["method"]["window"] for cell in job.cells} == {window}
-
-
-def test_list_counts_prompts_where_nothing_is_answered(capsys):
-    assert cli.main(["list", "experiments"]) == 0
-    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
-    assert "120 prompts embedded, 400 prompts paper" in lines["ecokv_figure5"]
-    assert "72 embedded, 72 paper" in lines["ecokv_figure3"]

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 from test_claims import probabilities
+from test_table import put
 
 import kvbench
-from kvbench import cli, run
+from kvbench import cli, retained, run
 from kvbench.analysis import figures
 from kvbench.analysis.figures import observed, overlay
 from kvbench.engine.generate import observe
@@ -18,6 +19,7 @@ from kvbench.engine.prefill import Prefill
 from kvbench.errors import UserError
 from kvbench.observations import BUDGET, LAST, QUANTILES, evidence, keys, measure, pages, stored
 from kvbench.observations.recent import METHODS, recent
+from kvbench.store import write_atomic
 
 LAYERS, HEADS, GROUP, FIRST, TILES, TEXT = 4, 2, 3, 3, 60, 20
 LENGTH = FIRST + TILES + TEXT
@@ -213,7 +215,7 @@ class TestDrawing:
         from matplotlib.figure import Figure
 
         panel = Figure().subplots()
-        values = np.array([[1.0, np.nan, np.nan], [3, 4, np.nan], [5, 8, np.nan]])
+        values = np.array([[1.0, np.nan, 5], [3, 4, np.nan], [5, 8, np.nan]])  # too few have the last column
         observed.line(panel, [7, 8, 9], values, ["a", "b", "c"], "red")
         (drawn,) = panel.lines
         assert drawn.get_xydata()[:2].tolist() == [[7, 3], [8, 6]] and np.isnan(drawn.get_ydata()[2])
@@ -227,6 +229,25 @@ class TestDrawing:
         text = base64.b64encode(bytes([0, 51, 255, 0, 0, 255, 9, 9])).decode()
         found = overlay.shares(text, {"rows": 2, "columns": 3})
         assert found.tolist() == [[0, 0.2, 1], [0, 0, 1]]
+
+
+def test_retained_tokens_lie_over_the_pages(tmp_path):
+    import base64
+
+    cells = [put(tmp_path, "docqa_mini", method, 64, [1.0]) for method in ("snapkv", "snapkv+bacon")]
+    page = pages.pages("docqa_mini")[0]
+    shape = {"rows": page["rows"], "columns": page["columns"], "width": 1.0, "height": 1.0}
+    tokens = [bytes([level] * (page["rows"] * page["columns"])) for level in (51, 255)]
+    found = {cell.digest: base64.b64encode(text).decode() for cell, text in zip(cells, tokens, strict=True)}
+    document = {"index": 0, "grids": [shape], "cells": found}
+    write_atomic(retained.file_of(cells[0].folder, 0), json.dumps(document))
+    ((name, figure),) = overlay.figures(tmp_path)
+    assert name == "retained-toy-docqa_mini"
+    labels = [(panel.get_ylabel(), panel.get_xlabel()) for panel in figure.axes]
+    assert labels == [("snapkv, 64", "mean 20.0%, most 20%"), ("snapkv+bacon, 64", "mean 100.0%, most 100%")]
+    strength = [panel.images[1].get_array()[..., 3].max() for panel in figure.axes]
+    assert strength == pytest.approx([0.2 * overlay.STRONG, overlay.STRONG])  # one scale for both
+    assert any(path.name == f"{name}.png" for path in figures.write(tmp_path, tmp_path / "out", ["png"]))
 
 
 COMMAND = ["observe", "model=embedded", "benchmark=docqa_mini", "limit=2"]

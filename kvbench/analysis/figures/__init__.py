@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -69,7 +70,7 @@ def write(store: Path, out: Path, formats: Sequence[str] = FORMATS) -> list[Path
         if name not in FORMATS:
             raise UserError(f"figures have no format {name!r}: choose from {', '.join(FORMATS)}.")
     paths = []
-    for name, figure in [*draw(store).items(), *overlay.figures(store)]:
+    for name, figure in itertools.chain(draw(store).items(), overlay.figures(store)):
         for suffix in formats:
             path = out / f"{name}.{suffix}"
             try:

@@ -27,8 +27,13 @@ def families(item: Table) -> dict[str, list[str]]:
 
 
 def score_against_budget(item: Table) -> Figure | None:
-    """Capacities down, benchmarks across; bands are 95 % intervals of the means, dashed is uncompressed."""
+    """Capacities down, benchmarks across; bands are 95 % intervals of the means, dashed is uncompressed.
+
+    None where there are no two budgets to draw a line between.
+    """
     rows, columns = families(item), groups(item.columns)
+    if all(len(block) < 2 for block in columns):
+        return None
     if not rows or all(value.value is None for row in item.grid.values() for value in row.values()):
         return None
     figure, axes = grid(len(rows), len(columns))

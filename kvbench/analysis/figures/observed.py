@@ -57,12 +57,15 @@ def matrix(values: Sequence[Values], pick: Callable[[Values], Sequence[float | N
 
 
 def line(panel, x: Sequence[float], values: np.ndarray, pages: Sequence[str], shade: str, **how: Any) -> None:
-    """Means of the columns [n, k] against ``x`` with the band of their intervals; NaN are left out."""
+    """Means of the columns [n, k] against ``x`` with the band of their intervals.
+
+    NaN are left out, and so is a column that fewer than half of the prompts have.
+    """
     known = np.isfinite(values)
     means, bands = np.full(values.shape[1], math.nan), np.full((2, values.shape[1]), math.nan)
     for rows in np.unique(known, axis=1).T:  # columns with the same prompts are resampled at once
         columns = (known == rows[:, None]).all(0)
-        if rows.any():
+        if 2 * rows.sum() >= len(rows):
             mine = values[np.ix_(rows, columns)]
             means[columns] = mine.mean(0)
             bands[:, columns] = intervals(mine, clusters=[pages[row] for row in np.flatnonzero(rows)])
@@ -146,7 +149,7 @@ def _recent(sets: Sets) -> Figure:
             found = matrix(values, lambda one: one["recent"][method])  # noqa: B023 - used at once
             line(panel, range(-LAST, 0), found, _pages(values), colour(name, list(sets)), label=name)
             shares.append(f"{found.sum(1).mean() / BUDGET:.0%}")
-        panel.set_title(f"{method}\n{', '.join(shares)} of what is kept")
+        panel.set_title(f"{method}\n{', '.join(shares)} of what is kept (legend's order)")
         panel.set_xlabel("position, -1 is the last")
     axes[0, 0].set_ylabel(f"share of heads that keep it (budget {BUDGET})")
     legend(figure, axes)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvbench.analysis.figures.style import grid, style
+from kvbench.analysis.figures.style import COLOURS, grid, style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from kvbench.analysis.results import Entry
 
-MOST = 4  # pictures down and cells across; of more cells, those of the smallest budget
-VEIL = 0.9  # how much of a token that no head keeps is hidden
+MOST = 4  # pictures across and cells down; of more cells, those of the smallest budget
+PALE, STRONG = 0.35, 0.75  # how much of the picture shows, and of the colour where heads keep most
 
 
 def figures(store: Path) -> Iterator[tuple[str, Figure]]:
@@ -32,9 +32,7 @@ def figures(store: Path) -> Iterator[tuple[str, Figure]]:
     for folder, cells in folders.items():
         indices = sorted(int(path.stem) for path in (folder / "retained").glob("*.json"))[:MOST]
         known = {index: retained.read(folder, index) for index in indices}
-        cells = _shown(
-            [entry for entry in cells if any(entry.cell.digest in k["cells"] for k in known.values())]
-        )
+        cells = _shown([e for e in cells if any(e.cell.digest in found["cells"] for found in known.values())])
         if cells:
             with style():
                 yield f"retained-{folder.parent.name}-{folder.name}", _figure(cells, known)
@@ -48,39 +46,57 @@ def _shown(cells: list[Entry]) -> list[Entry]:
 
 
 def _figure(cells: list[Entry], known: dict[int, dict[str, Any]]) -> Figure:
-    """Samples down, cells across; of a sample with several pictures the first."""
+    """Samples across under their questions, cells down; of a sample with several pictures the first.
+
+    The colour's strength is the share of heads that keep a token, on one scale for all cells of a sample;
+    below stand its mean and its largest value.
+    """
     from kvbench import benchmarks
     from kvbench.analysis.scoring import benchmark_config
 
     samples = benchmarks.load(benchmark_config(cells[0].cell)).samples(max(known) + 1)
-    figure, axes = grid(len(known), len(cells), 2.6, 1.9)
-    for line, (index, document) in zip(axes, known.items(), strict=True):
-        image = samples[index].images()[0].convert("RGB")
-        for panel, entry in zip(line, cells, strict=True):
-            panel.imshow(image)
-            panel.set_axis_off()
-            if entry.cell.digest in document["cells"]:
-                share = shares(document["cells"][entry.cell.digest], document["grids"][0])
-                extent = _extent(image.size, document["grids"][0])
-                hidden = np.ones((*share.shape, 4))
-                hidden[..., 3] = VEIL * (1 - share / max(share.max(), 1e-9))
-                panel.imshow(hidden, extent=extent, interpolation="nearest", aspect="auto")
-                panel.set_title(
-                    f"sample {index}, {entry.label}, {entry.cell.budget}\n{share.mean():.0%} retained"
-                )
-            panel.set_xlim(0, image.width)
-            panel.set_ylim(image.height, 0)
-            panel.set_aspect("equal")
+    images = {index: samples[index].images()[0].convert("RGB") for index in known}
+    tall = sum(image.height / image.width for image in images.values()) / len(images)
+    figure, axes = grid(len(cells), len(known), 2.4 / tall**0.5, 2.4 * tall**0.5)
+    for column, (index, document) in zip(axes.T, known.items(), strict=True):
+        grids = document["grids"][0]
+        found = {digest: shares(text, grids) for digest, text in document["cells"].items()}
+        most = max(found[e.cell.digest].max() for e in cells if e.cell.digest in found)
+        for panel, entry in zip(column, cells, strict=True):
+            panel.imshow(images[index], alpha=PALE)
+            panel.grid(False)
+            panel.set_xticks([])
+            panel.set_yticks([])
+            if entry.cell.digest in found:
+                share = found[entry.cell.digest]
+                _lay(panel, share / max(most, 1e-9), images[index].size, grids)
+                panel.set_xlabel(f"mean {share.mean():.1%}, most {share.max():.0%}")
+            panel.set_xlim(0, images[index].width)
+            panel.set_ylim(images[index].height, 0)
+        column[0].set_title(_short(samples[index].text))
+    for panel, entry in zip(axes[:, 0], cells, strict=True):
+        panel.set_ylabel(f"{entry.label}, {entry.cell.budget}")
     return figure
 
 
-def shares(text: str, tokens: dict[str, Any]) -> np.ndarray:
+def _lay(panel, strength: np.ndarray, size: tuple[int, int], grids: dict[str, Any]) -> None:
+    """Colour over a picture of ``size``, as strong as ``strength`` [rows, columns] on [0, 1]."""
+    from matplotlib.colors import to_rgb
+
+    colour = np.empty((*strength.shape, 4))
+    colour[..., :3], colour[..., 3] = to_rgb(COLOURS[1]), STRONG * strength
+    extent = (0, size[0] * grids["width"], size[1] * grids["height"], 0)
+    panel.imshow(colour, extent=extent, interpolation="nearest")
+
+
+def _short(text: str, width: int = 34) -> str:
+    """The question's first line, cut."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return line if len(line) <= width else f"{line[: width - 1]}…"
+
+
+def shares(text: str, grids: dict[str, Any]) -> np.ndarray:
     """[rows, columns] share of the (layer, KV head) pairs that keep each token of the first picture."""
     values = np.frombuffer(base64.b64decode(text), np.uint8)
-    rows, columns = tokens["rows"], tokens["columns"]
+    rows, columns = grids["rows"], grids["columns"]
     return values[: rows * columns].reshape(rows, columns) / 255
-
-
-def _extent(size: tuple[int, int], tokens: dict[str, Any]) -> tuple[float, float, float, float]:
-    """left, right, bottom, top of the grid in pixels of the picture."""
-    return 0, size[0] * tokens["width"], size[1] * tokens["height"], 0
