@@ -1,14 +1,18 @@
 """The compiled decode step: one graph, traced once for equal shapes, with the same tokens."""
 
+from importlib import import_module
+
 import pytest
 import torch
-from decoding import GRID, both, prompt, small, tokens
+from decoding import GRID, FakeOutOfMemory, both, prompt, small, tokens
 from test_families import FAMILIES
 
+from kvbench import engine
 from kvbench.engine import compiled
 from kvbench.engine.compiled import Arena, CompiledStep
 from kvbench.errors import UserError
 
+generating = import_module("kvbench.engine.generate")  # the package's own `generate` is the function
 pytest_plugins = ("decoding_fixtures",)
 
 
@@ -85,6 +89,26 @@ def test_a_really_compiled_step_gives_the_same_tokens():
         expected = tokens(reads, inputs, grid, cache="compact")
         assert len({tuple(answer) for answer in expected}) > 1
         assert tokens(reads, inputs, grid, compiled=True) == expected
+
+
+def test_a_prefill_that_needs_the_memory_of_the_last_cache_gets_it(model, traced, monkeypatch):
+    inputs = prompt(model)
+    expected = tokens(model, inputs, compiled=True)
+    arena, held = model.compiled_step.arena, []
+
+    def prefill(*arguments, **settings):
+        held.append(arena.nbytes)
+        if held[-1] or settings["window"] == 33:
+            raise FakeOutOfMemory("no block of this size")
+        return engine.prefill(*arguments, **settings)
+
+    monkeypatch.setattr(generating, "prefill", prefill)
+    assert tokens(model, inputs, compiled=True) == expected
+    assert held[0] > 0 and held[1:] == [0]
+    arena.clear()
+    with pytest.raises(FakeOutOfMemory):  # there is nothing to free, so it is tried once
+        tokens(model, inputs, [("snapkv", 48, 33)])
+    assert held[2:] == [0]
 
 
 @pytest.mark.parametrize("name", FAMILIES)

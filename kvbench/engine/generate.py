@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 
 import torch
 
+from kvbench import memory
 from kvbench.engine.decode import decode
+from kvbench.engine.paths import release
 from kvbench.engine.prefill import EXTRAS, Prefill, prefill
 from kvbench.engine.refresh import plan_of
 from kvbench.engine.trace import Trace
@@ -63,7 +65,7 @@ def generate(
     plans = [plan_of(method, inputs.length, adapter.head_dim, trace) for method in methods]
     extras = frozenset().union(*(m.extras for m in methods)) & EXTRAS
     window = max((m.window for m in methods), default=1)
-    prompt = prefill(adapter, inputs, window=window, extras=extras)
+    prompt = _prefill(adapter, inputs, window, extras)
     clock.lap("prefill")
     observation = observe(prompt, head_scores=adapter.head_scores)
     masks = [kept_mask(method, observation) for method in methods]
@@ -98,6 +100,17 @@ def generate(
     for answer, recorded in zip(answers, traces or (), strict=bool(traces)):
         answer.trace = recorded
     return answers
+
+
+def _prefill(adapter, inputs, window: int, extras: frozenset[str]) -> Prefill:
+    """A prefill; when memory runs out, again without what the compiled step has kept of the last sample."""
+    try:
+        return prefill(adapter, inputs, window=window, extras=extras)
+    except (RuntimeError, MemoryError) as error:
+        if not (memory.ran_out(error) and release(adapter)):
+            raise
+    memory.give_back()
+    return prefill(adapter, inputs, window=window, extras=extras)
 
 
 def observe(prompt: Prefill, head_scores=None) -> Observation:

@@ -62,9 +62,16 @@ class Ragged(Compact):
         return cache, lambda tokens, position: cache.pick(forward(cache.spread(tokens), position, cache))
 
     def give_back(self) -> None:
-        if self.compiled:
-            self.adapter.compiled_step.arena.clear()
+        release(self.adapter)
         super().give_back()
+
+
+def release(adapter: Any) -> bool:
+    """Free what the compiled step keeps from one sample to the next; False when it keeps nothing."""
+    held = "compiled_step" in vars(adapter) and adapter.compiled_step.arena.nbytes > 0
+    if held:
+        adapter.compiled_step.arena.clear()
+    return held
 
 
 def choose(
