@@ -52,7 +52,13 @@ cleanup() {
         tail -n 20 "$work"/*.log "$work"/array/slurm/*.err 2>/dev/null || true
     fi
     [ -z "$run" ] || kill "$run" 2>/dev/null || true
-    timeout 10 scancel --quiet --user=root 2>/dev/null || true
+    if [ -f "$work/slurmctld.pid" ]; then
+        timeout 10 scancel --quiet --user=root 2>/dev/null || true
+        for _ in $(seq 30); do  # the steps of killed jobs end before the daemon that started them
+            [ -n "$(timeout 10 squeue --noheader 2>/dev/null || true)" ] || break
+            sleep 1
+        done
+    fi
     for daemon in slurmd slurmctld; do end "$work/$daemon.pid"; done
     [ -z "$started_munge" ] || end /run/munge/munged.pid
     rm -rf "$work"
@@ -91,6 +97,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 ReturnToService=2
 JobRequeue=1
+KillWait=5
 MpiDefault=none
 StateSaveLocation=$work/state
 SlurmdSpoolDir=$work/spool
@@ -130,7 +137,7 @@ while [ -z "$task" ] && kill -0 "$run" 2>/dev/null; do
 done
 [ -n "$task" ] || { say "no job of the array began"; exit 1; }
 say "$task is running: preemption signal"
-timeout 10 scancel --signal=USR2 "$task"
+timeout 10 scancel --signal=USR2 "$task" || true  # it asks again while the job is on its way back already
 timeout 10 scontrol update "JobId=${task%_*}" "ArrayTaskThrottle=$(nproc)"
 restarts=0
 while kill -0 "$run" 2>/dev/null; do

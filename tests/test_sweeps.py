@@ -113,6 +113,33 @@ def test_scoring_reads_a_journal_once_for_all_its_seeds(grid, reads):
     assert reads == ["fake_qa"]
 
 
+def test_a_large_store_is_scored_by_two_processes_into_the_same_bytes(tmp_path, monkeypatch):
+    import fakestore
+
+    from kvbench.analysis import scoring
+
+    pools = []
+    usual = scoring.ProcessPoolExecutor
+    monkeypatch.setattr(scoring, "ProcessPoolExecutor", lambda *a: pools.append(a[0]) or usual(*a))
+    monkeypatch.setattr(scoring.os, "cpu_count", lambda: 8)
+    found = []
+    for name, large in (("one", scoring.LARGE), ("many", 1)):
+        for model in ("a", "b", "c"):
+            for method, budget, n in (("fullkv", None, 3), ("snapkv", 64, 3), ("snapkv", 32, 2)):
+                words = {index: f"word {index % (budget or 99)} {method}" for index in range(n)}
+                benchmark = fakestore.benchmark_cfg("documents_mini")
+                method = fakestore.method_cfg(method)
+                fakestore.add(tmp_path / name, benchmark, method, budget, words, model=model)
+        monkeypatch.setattr(scoring, "LARGE", large)
+        warnings = scoring.score_store(tmp_path / name)
+        assert len(warnings) == 1 and all(isinstance(w, scoring.Missing) for w in warnings)
+        files = sorted((tmp_path / name).rglob("*"))
+        made = {str(p.relative_to(tmp_path / name)): p.read_bytes() for p in files if p.is_file()}
+        assert sum("scores/" in path for path in made) == 6
+        found.append((warnings, made))
+    assert found[0] == found[1] and pools == [2]
+
+
 @pytest.mark.parametrize("command, way_out", [("figures", "--out DIR"), ("report", "--out FILE")])
 def test_where_else_to_put_figures_and_report(tmp_path, monkeypatch, capsys, command, way_out):
     from test_table import grid as scored

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import multiprocessing
+import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -27,12 +30,16 @@ from kvbench.store import (
     Responses,
     cells,
     check_versions,
-    kept_summary,
     load_folder,
     write_atomic,
 )
 from kvbench.store.files import storage_error
+from kvbench.store.journal import uncollected
+from kvbench.store.layout import journals
+from kvbench.store.responses import kept_overall
 
+LARGE = 1 << 29  # bytes of journals; below, starting processes takes longer than it saves
+WORKERS = 2  # each holds the records of one folder
 _VERSION = 2  # raise when the meaning of a score changes: every cell is then scored again
 
 
@@ -61,12 +68,27 @@ def score_store(store: Path, folder: Path | None = None) -> list[str]:
         )
     warnings: list[str] = []
     check_versions(found, store)
-    for here in dict.fromkeys(cell.folder for cell in found):
-        warnings += _score_folder([cell for cell in found if cell.folder == here])
+    by_folder: dict[Path, list[Cell]] = defaultdict(list)
+    for cell in found:
+        by_folder[cell.folder].append(cell)
+    for warned in _each_folder(by_folder):
+        warnings += warned
     write_atomic(store / "results.csv", results_csv(store))
     return list(dict.fromkeys(warnings))
 
 
+def _each_folder(by_folder: Mapping[Path, list[Cell]]) -> Iterator[list[str]]:
+    """``_score_folder`` of every folder in order; a few at once in a large store."""
+    size = sum(path.stat().st_size for folder in by_folder for path in journals(folder))
+    workers = min(len(by_folder), os.cpu_count() or 1, WORKERS)
+    if size < LARGE or workers < 2:
+        yield from map(_score_folder, by_folder.values())
+        return
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
+        yield from pool.map(_score_folder, by_folder.values())
+
+
+@uncollected()
 def _score_folder(found: list[Cell]) -> list[str]:
     """Score the cells of one folder, whose journals are read once; returns warnings."""
     warnings: list[str] = []
@@ -113,15 +135,17 @@ def _score_group(group: list[Cell], responses: Responses) -> list[str]:
         _forget(cell)
     full = next((cell for cell in complete if cell.method == "fullkv"), None)
     cfg = benchmark_config(group[0])
-    reference = answers[full.digest] if full else None
-    keys = {cell.digest: _key(cfg, n, answers[cell.digest], reference) for cell in complete}
+    given = {cell.digest: _Given.of(answers[cell.digest], n) for cell in complete}
+    reference = given[full.digest] if full else None
+    keys = {digest: _key(cfg, one, reference) for digest, one in given.items()}
     stale = [cell for cell in complete if _stored_key(cell) != keys[cell.digest]]
     if stale:
-        scored = _scores(cfg, n, stale, answers, reference)
+        scored = _scores(cfg, n, {cell.digest: given[cell.digest] for cell in stale}, reference)
         for cell in stale:
             scores = scored[cell.digest]
             key = None if scores.failed else keys[cell.digest]
-            document = {"digest": cell.digest, "key": key, "kept": _kept(answers[cell.digest])}
+            kept = dict(zip(("min", "mean", "max"), kept_overall(given[cell.digest].kept), strict=True))
+            document = {"digest": cell.digest, "key": key, "kept": kept}
             write_atomic(score_file(cell), _compact({**document, **scores.to_dict()}))
     for cell in complete:
         warnings += load_scores(cell)[0].warnings
@@ -131,9 +155,8 @@ def _score_group(group: list[Cell], responses: Responses) -> list[str]:
 def _scores(
     cfg: Mapping[str, Any],
     n: int,
-    stale: list[Cell],
-    answers: Mapping[str, Mapping[int, Mapping[str, Any]]],
-    reference: Mapping[int, Mapping[str, Any]] | None,
+    stale: Mapping[str, _Given],
+    reference: _Given | None,
 ) -> dict[str, Scores]:
     """Scores by digest of the cells that have none yet."""
     from kvbench import benchmarks
@@ -143,27 +166,34 @@ def _scores(
         raise UserError(
             f"{benchmark.name} has {benchmark.size()} samples now, but {n} are answered: data changed."
         )
-    texts = {cell.digest: _column(answers[cell.digest], "text", n) for cell in stale}
-    tokens = {cell.digest: _column(answers[cell.digest], "tokens", n) for cell in stale}
     return benchmark.score_cells(
-        texts,
+        {digest: dict(enumerate(one.texts)) for digest, one in stale.items()},
         n,
-        reference=_column(reference, "text", n) if reference is not None else None,
-        tokens=tokens,
-        reference_tokens=_column(reference, "tokens", n) if reference is not None else None,
+        reference=dict(enumerate(reference.texts)) if reference is not None else None,
+        tokens={digest: dict(enumerate(one.tokens)) for digest, one in stale.items()},
+        reference_tokens=dict(enumerate(reference.tokens)) if reference is not None else None,
     )
 
 
-def _column(records: Mapping[int, Mapping[str, Any]], name: str, n: int) -> dict[int, Any]:
-    return {index: records[index][name] for index in range(n)}
+class _Given(NamedTuple):
+    """The answers of a complete cell by sample."""
+
+    texts: list[str]
+    tokens: list[list[int]]
+    kept: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, answers: Mapping[int, Mapping[str, Any]], n: int) -> _Given:
+        given = cls([], [], [])
+        for index in range(n):  # one pass: in a large store most of the time is waiting for memory
+            record = answers[index]
+            given.texts.append(record["text"])
+            given.tokens.append(record["tokens"])
+            given.kept.append(record["kept"])
+        return given
 
 
-def _key(
-    cfg: Mapping[str, Any],
-    n: int,
-    answers: Mapping[int, Mapping[str, Any]],
-    reference: Mapping[int, Mapping[str, Any]] | None,
-) -> str:
+def _key(cfg: Mapping[str, Any], given: _Given, reference: _Given | None) -> str:
     """Digest of all that a score depends on, the presence of Java included."""
     facts = {
         "version": _VERSION,
@@ -172,21 +202,12 @@ def _key(
         "benchmark": {
             key: value for key, value in cfg.items() if key not in ("title", "default_limit", "scale")
         },
-        "n": n,
-        "answers": [answers[i]["tokens"] for i in range(n)],
-        "texts": [answers[i]["text"] for i in range(n)],
-        "reference": [reference[i]["tokens"] for i in range(n)] if reference is not None else None,
+        "n": len(given.texts),
+        "answers": given.tokens,
+        "texts": given.texts,
+        "reference": reference.tokens if reference is not None else None,
     }
     return hashlib.sha256(orjson.dumps(facts, option=orjson.OPT_SORT_KEYS)).hexdigest()[:16]
-
-
-def _kept(answers: Mapping[int, Mapping[str, Any]]) -> dict[str, float]:
-    """Realised entries per layer and KV head over all samples: smallest, mean, largest."""
-    heads = [kept_summary(record["kept"]) for record in answers.values()]
-    if not heads:
-        return {"min": 0, "mean": 0.0, "max": 0}
-    mean = sum(mean for _, mean, _ in heads) / len(heads)  # every sample has as many heads
-    return {"min": min(h[0] for h in heads), "mean": round(mean, 4), "max": max(h[2] for h in heads)}
 
 
 def score_file(cell: Cell) -> Path:

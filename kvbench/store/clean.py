@@ -27,7 +27,9 @@ def forget(folder: Path, digests: Iterable[str]) -> None:
     wanted = set(digests)
     for path in layout.journals(folder):
         with journal.Writer(path):  # the lock, and a journal without torn or damaged lines
-            kept = [line.data for line in journal.lines(path) if line.record.get("cell") not in wanted]
+            kept = [
+                line.data + b"\n" for line in journal.lines(path) if line.record.get("cell") not in wanted
+            ]
             temporary = path.with_name(path.name + ".tmp")
             try:
                 with open(temporary, "wb") as file:

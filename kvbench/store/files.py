@@ -12,7 +12,7 @@ from kvbench.errors import UserError
 
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
-_encode_row = json.JSONEncoder(
+_encode_rows = json.JSONEncoder(
     sort_keys=True, separators=(",\n   ", ": "), ensure_ascii=False, allow_nan=False
 ).encode
 
@@ -33,8 +33,10 @@ def pretty_rows(document: dict[str, Any], key: str) -> str:
     Python's encoder is slow with an indent; with the line breaks as separators the fast one gives the same.
     """
     text = pretty({**document, key: []})
-    rows = ",".join("\n  {\n   " + _encode_row(row)[1:-1] + "\n  }" for row in document[key])
-    return text.replace(f'"{key}": []', f'"{key}": [{rows}\n ]', 1) if rows else text
+    if not document[key]:
+        return text
+    rows = _encode_rows(document[key])[2:-2].replace("},\n   {", "\n  },\n  {\n   ")
+    return text.replace(f'"{key}": []', f'"{key}": [\n  {{\n   {rows}\n  }}\n ]', 1)
 
 
 def storage_error(path: Path, error: OSError, choose: str = "store=DIR") -> UserError:

@@ -40,14 +40,16 @@ def seal(record: dict[str, Any]) -> bytes:
     return payload[:-1] + b',"crc":"%08x"}\n' % zlib.crc32(payload)
 
 
-def sound(line: bytes) -> bool:
-    """Whether the checksum of one line, without its newline, is right."""
-    return line[-_TAIL:] == b',"crc":"%08x"}' % zlib.crc32(b"}", zlib.crc32(line[:-_TAIL]))
+def payload(line: bytes) -> bytes | None:
+    """The JSON of one line without its newline, or None when its checksum is wrong."""
+    text = line[:-_TAIL] + b"}"
+    return text if line[-_TAIL:] == b',"crc":"%08x"}' % zlib.crc32(text) else None
 
 
 def unseal(line: bytes) -> dict[str, Any] | None:
     """The record of one line without its newline, or None when the line is damaged."""
-    return orjson.loads(line[:-_TAIL] + b"}") if sound(line) else None
+    text = payload(line)
+    return None if text is None else orjson.loads(text)
 
 
 def check_format(record: dict[str, Any], path: Path) -> None:
@@ -68,11 +70,13 @@ def uncollected() -> Iterator[None]:
         yield
     finally:
         if enabled:
+            gc.freeze()
+            gc.unfreeze()  # what is new counts as old, or it would all be searched at once
             gc.enable()
 
 
 class Line(NamedTuple):
-    """One complete line: its number from 1, the bytes, and the record (None: damaged)."""
+    """One complete line: its number from 1, the bytes without newline, and the record (None: damaged)."""
 
     number: int
     data: bytes
@@ -80,34 +84,36 @@ class Line(NamedTuple):
 
 
 def raw(path: Path, start: int = 0) -> Iterator[bytes]:
-    """The complete lines of a journal as they stand, from byte ``start``; a torn tail ends the stream."""
+    """The complete lines of a journal without newlines, from byte ``start``; a torn tail is left out."""
     try:
-        file = open(path, "rb", buffering=_BUFFER)  # noqa: SIM115 - closed below, where only reading can fail
+        file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed below, where only reading can fail
     except FileNotFoundError:
         return
     except OSError as error:
         raise UserError(f"cannot read {path} ({error.strerror}): check the folder's permissions.") from error
     with file:
         file.seek(start)
-        for data in file:
-            if data.endswith(b"\n"):
-                yield data
+        torn = b""
+        while chunk := file.read(_BUFFER):
+            *whole, torn = (torn + chunk).split(b"\n")
+            yield from whole
 
 
 def lines(path: Path) -> Iterator[Line]:
     """The complete lines of a journal in order, each with its record."""
     for number, data in enumerate(raw(path), start=1):
-        yield Line(number, data, unseal(data[:-1]))
+        yield Line(number, data, unseal(data))
 
 
 def read(path: Path, damaged: list[str] | None = None) -> Iterator[dict[str, Any]]:
     """The good records of a journal in order; ``damaged`` collects a sentence for each bad line."""
-    for line in lines(path):
-        if line.record is not None:
-            yield line.record
+    for number, data in enumerate(raw(path), start=1):
+        record = unseal(data)
+        if record is not None:
+            yield record
         elif damaged is not None:
             damaged.append(
-                f"{path}, line {line.number} is damaged and does not count: the next run computes it again."
+                f"{path}, line {number} is damaged and does not count: the next run computes it again."
             )
 
 
@@ -149,7 +155,7 @@ class Writer:
         bad: list[Line] = []
         with uncollected():
             for line in lines(self.path):
-                self._end += len(line.data)
+                self._end += len(line.data) + 1
                 if line.record is None:
                     bad.append(line)
                 else:
@@ -171,13 +177,13 @@ class Writer:
         """Keep damaged lines in PATH.damaged, and replace the journal by one without them."""
         aside = self.path.with_name(self.path.name + ".damaged")
         with open(aside, "ab") as file:
-            file.writelines(line.data for line in bad)
+            file.writelines(line.data + b"\n" for line in bad)
             file.flush()
             os.fsync(file.fileno())
         temporary = self.path.with_name(self.path.name + ".tmp")  # ours alone: we hold the lock
         try:
             with open(temporary, "wb") as file:
-                file.writelines(line.data for line in lines(self.path) if line.record is not None)
+                file.writelines(line.data + b"\n" for line in lines(self.path) if line.record is not None)
                 self._end = file.tell()
                 file.flush()
                 os.fsync(file.fileno())

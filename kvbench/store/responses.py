@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -171,6 +171,15 @@ def kept_summary(packed: dict[str, Any]) -> tuple[int, float, int]:
     return (min(flat), sum(flat) / len(flat), max(flat)) if flat else (0, 0.0, 0)
 
 
+def kept_overall(packed: Sequence[dict[str, Any]]) -> tuple[int, float, int]:
+    """Smallest, mean (four digits) and largest number of entries over samples, layers and heads."""
+    entries = [one["entries"] for one in packed]
+    if set(map(type, entries)) == {int}:
+        return min(entries), round(sum(entries) / len(entries), 4), max(entries)
+    lows, means, highs = zip(*map(kept_summary, packed), strict=True)
+    return min(lows), round(sum(means) / len(means), 4), max(highs)
+
+
 def provenance(folder: Path, cell: str) -> list[dict[str, Any]]:
     """The distinct circumstances under which a cell's answers were computed, without times."""
     return load_folder(folder).circumstances(cell)
@@ -178,8 +187,15 @@ def provenance(folder: Path, cell: str) -> list[dict[str, Any]]:
 
 def summarise(cell: layout.Cell, responses: Responses) -> dict[str, Any]:
     """What one cell came to, without times: counts, failures, realised entries, circumstances."""
-    answers = [record for _, record in sorted(responses.answers.get(cell.digest, {}).items())]
-    summaries = [kept_summary(record["kept"]) for record in answers]
+    found = responses.answers.get(cell.digest, {})
+    kept, lengths, answers = [], [], []
+    for index in sorted(found):  # one pass: in a large store most of the time is waiting for memory
+        record = found[index]
+        kept.append(record["kept"])
+        lengths.append(record["prompt_length"])
+        row = {"index": index, "sample": record["sample"], "text": record["text"]}
+        answers.append({**row, "stopped": record["stopped"]})
+    low, mean, high = kept_overall(kept) if kept else (None, None, None)
     return {
         "digest": cell.digest,
         "model": cell.model,
@@ -191,25 +207,9 @@ def summarise(cell: layout.Cell, responses: Responses) -> dict[str, Any]:
             {"index": index, "sample": record["sample"], **record["error"]}
             for index, record in sorted(responses.failed(cell.digest).items())
         ],
-        "kept": {
-            "min": min((low for low, _, _ in summaries), default=None),
-            "mean": round(sum(mean for _, mean, _ in summaries) / len(summaries), 4) if summaries else None,
-            "max": max((high for _, _, high in summaries), default=None),
-            "mean_per_layer_and_head": _mean_per_head([record["kept"] for record in answers]),
-        },
-        "prompt_length": {
-            "min": min((record["prompt_length"] for record in answers), default=None),
-            "max": max((record["prompt_length"] for record in answers), default=None),
-        },
-        "answers": [
-            {
-                "index": record["index"],
-                "sample": record["sample"],
-                "text": record["text"],
-                "stopped": record["stopped"],
-            }
-            for record in answers
-        ],
+        "kept": {"min": low, "mean": mean, "max": high, "mean_per_layer_and_head": _mean_per_head(kept)},
+        "prompt_length": {"min": min(lengths, default=None), "max": max(lengths, default=None)},
+        "answers": answers,
         "provenance": responses.circumstances(cell.digest),
     }
 
@@ -235,7 +235,7 @@ def write_results(found: Iterable[layout.Cell], folder: Path) -> Responses:
     where, when and by which commands they came about.  Workers that end together take turns, so the last
     one writes what all of them answered.
     """
-    with locked(folder / "results.lock"):
+    with locked(folder / "results.lock"), journal.uncollected():
         responses = load_folder(folder)
         for part in ("results", "provenance"):
             layout.sweep(folder / part)

@@ -58,14 +58,14 @@ class Tally:
                 return self.update()
             shard.inode, shard.grew = found.st_ino, found.st_mtime
             for line in journal.raw(path, shard.read):
-                shard.read += len(line)
-                if not journal.sound(line[:-1]):
+                shard.read += len(line) + 1
+                if journal.payload(line) is None:
                     shard.damaged += 1
                 elif answer := _ANSWER.match(line):
                     cell, index, seconds = answer.groups()
                     self._answer(cell.decode(), int(index), float(seconds), shard)
                 else:
-                    self._add(journal.unseal(line[:-1]) or {}, shard, path)
+                    self._add(journal.unseal(line) or {}, shard, path)
         return None
 
     def _add(self, record: dict[str, Any], shard: Shard, path: Path) -> None:
