@@ -25,7 +25,7 @@ COMMANDS = {
     "bench": "measure time and memory: decoding, selection, overhead",
     "calibrate": "compute SparseMM's visual-head scores of a model",
     "score": "score stored answers; no model needed",
-    "table": "score, then print the table of a store",
+    "table": "score, then print the table of a store, or of an experiment beside the paper's",
     "reference": "the values that the papers print",
     "observe": "measure keys and attention of prompts: one prefill a sample, no answers",
     "figures": "draw a store's figures: SVG, PDF, PNG",

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from test_table import put
 
-from kvbench import cli, experiments, plan, reference
-from kvbench.analysis import published
+from kvbench import cli, experiments, plan, reference, report
+from kvbench.analysis import published, tables
 from kvbench.analysis.results import entries
 from kvbench.analysis.tables import beside, beside_paper
 from kvbench.analysis.tables.sheet import PARTS
@@ -22,6 +22,7 @@ from kvbench.commands import table
 from kvbench.errors import UserError
 from kvbench.methods import registry
 from kvbench.methods.method import parse
+from kvbench.report.page import render
 
 MODEL = "llava_next_mistral_7b"
 
@@ -253,6 +254,19 @@ class TestCommand:
     def test_differences_of_ones_own_choice_are_the_plain_table(self, some, command):
         out = command("bacon_table1", f"store={some}", "--against", "fullkv")[1]
         assert "difference from fullkv," in out and "→0.0" in out
+
+
+def test_the_report_has_every_table_that_the_store_has_a_value_of(some):
+    found = tables.published(entries(some), some)
+    names = [name.split(":")[0] for name, _ in found]
+    # BACON at its usual options is a row of the tables of its terms, its depth and its radius too, and the
+    # uncompressed model one of ECOKV's.
+    assert sorted(names) == [*(f"bacon table {number}" for number in (1, 5, 6, 7)), "ecokv table 1"]
+    assert found[0][0].split(": ")[1] == "1 of 15 values measured"
+    (main,) = [(name, html) for name, html in found if name.startswith("bacon table 1:")]
+    assert "2 of 650 values measured" in main[0] and '<td data-sort="53.9">53.9</td>' in main[1]
+    page = render([some], report.Options(), [], "key")
+    assert page.count("values measured</summary>") == 5 and 'href="#published-1"' in page
 
 
 def test_a_cell_measured_twice_is_refused(tmp_path):

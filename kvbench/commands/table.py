@@ -69,7 +69,7 @@ def main(arguments: list[str]) -> int:
 def _experiment(words: list[str]):
     """The experiment that a bare word names, and the other words; a bare word may be a store's folder."""
     bare = next((word for word in words if "=" not in word), None)
-    if bare is None:
+    if bare is None or "/" in bare:
         return None, words
     from kvbench import experiments
 
