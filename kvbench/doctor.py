@@ -20,6 +20,7 @@ class Finding:
     what: str  # where it is, when present; otherwise a sentence on how to get it
     present: bool
     size_gb: float | None = None  # of what is to be fetched; None: small, or not known
+    hub: bool = False  # whether a hub may have it
 
 
 def _hub(of: str, what: str, kind: str, name: str, cfg: Mapping[str, Any], how: str) -> Finding:
@@ -28,7 +29,7 @@ def _hub(of: str, what: str, kind: str, name: str, cfg: Mapping[str, Any], how: 
     if have and (wanted is None or wanted in have):
         return Finding(of, f"{what}: {hub.folder(kind, name)}", True)
     lacking = f"revision {wanted} of {name} is not here, {have[0]} is" if have else f"no copy of {name}"
-    return Finding(of, f"{lacking}: {how}", False, cfg.get("size_gb") or None)
+    return Finding(of, f"{lacking}: {how}", False, cfg.get("size_gb") or None, hub=True)
 
 
 def lacking(configs: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[str]:
@@ -39,6 +40,24 @@ def lacking(configs: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> l
     missing = [one for one in found if not one.present]
     said = [one.what if one.what.startswith(one.of) else f"{one.of}: {one.what}" for one in missing]
     return list(dict.fromkeys(said))
+
+
+def require(model_cfg: Mapping[str, Any], benchmark_cfg: Mapping[str, Any]) -> None:
+    """Raise UserError for a checkpoint or data that are not here and that no hub in reach has."""
+    from kvbench.benchmarks.loading import require_hub_data
+    from kvbench.models.checkpoint import locate
+
+    weights = str(model_cfg.get("weights") or "")
+    for finding in model(model_cfg):
+        if not finding.present and finding.hub:
+            locate(weights, model_cfg.get("revision"))
+        elif not finding.present:
+            raise UserError(f"{finding.of}: {finding.what}")
+    data = benchmark(benchmark_cfg)[0]
+    if not data.present and data.hub:
+        require_hub_data(benchmark_cfg)
+    elif not data.present:
+        raise UserError(data.what)
 
 
 def benchmark(cfg: Mapping[str, Any]) -> list[Finding]:

@@ -6,16 +6,17 @@ finished job costs one read of its journal.
 
 from __future__ import annotations
 
+import functools
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvbench import memory, provenance, staged, store
+from kvbench import doctor, memory, provenance, staged, store
 from kvbench.errors import UserError
 from kvbench.plan import Job
 from kvbench.progress import Progress
@@ -96,6 +97,8 @@ def generate(
 
 def run_job(job: Job, command: list[str], say: Callable[[str], None] = print) -> Outcome:
     """Compute what a job lacks and write its results.  Raises UserError when it cannot start or go on."""
+    if not store.layout.journals(job.folder):
+        _require(job)  # before the store holds a trace of a version that gave no answer
     with store.Writer(job.journal, job.config["sync"]) as writer:
         for notice in writer.notices:
             say(notice)
@@ -119,6 +122,12 @@ def stored(job: Job, read: Callable[[Path], store.Responses] = store.load_folder
     responses = read(job.folder)
     indices = job.indices(responses)
     return None if indices is None else _outcome(job, responses, indices, new=0)
+
+
+def all_stored(jobs: Sequence[Job]) -> list[Outcome | None]:
+    """``stored`` of each job; the shards of a benchmark stand together and share one reading."""
+    read = functools.lru_cache(maxsize=1)(store.load_folder)
+    return [stored(job, read) for job in jobs]
 
 
 def unknown(job: Job) -> Outcome:
@@ -145,6 +154,11 @@ def _outcome(job: Job, responses: store.Responses, indices: list[int], new: int)
     )
 
 
+def _require(job: Job) -> None:
+    """Say within seconds that a checkpoint or data are missing: nothing heavy is imported for it."""
+    doctor.require(job.config["model"], job.config["benchmark"])
+
+
 def _lost(job: Job, writer: store.Writer, responses: store.Responses) -> bool:
     """Whether damage took the circumstances of answers: a new session may tell them again."""
     return bool(writer.notices) and any(responses.orphans(cell.digest) for cell in job.cells)
@@ -167,6 +181,7 @@ def _generate_missing(
         for entry in records:
             responses.add(entry, writer.path)
 
+    _require(job)
     benchmark = load_benchmark(job.config["benchmark"])
     every = benchmark.samples(job.limit)
     if not every:

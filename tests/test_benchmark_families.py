@@ -340,7 +340,7 @@ def test_doctor_says_what_is_missing_and_how_to_get_it(capsys, tmp_path, monkeyp
     assert main(["doctor", "benchmark=videomme"]) == 1
     said = capsys.readouterr().out
     assert "kvbench fetch benchmark=videomme" in said and "about 101" in said and "no video in" in said
-    (tmp_path / "datasets--lmms-eval--Video-MME" / "snapshots" / "abc").mkdir(parents=True)
+    (tmp_path / "datasets--lmms-eval--Video-MME" / "snapshots" / "abc" / "videomme").mkdir(parents=True)
     (tmp_path / "videomme" / "data").mkdir(parents=True)
     (tmp_path / "videomme" / "data" / "x.mp4").touch()
     assert main(["doctor", "benchmark=videomme"]) == 0

@@ -98,7 +98,7 @@ def test_missing_hub_data_name_the_data_set(tmp_path, monkeypatch):
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(UserError, match="lmms-lab-encoder/DocVQA .*hf download"):
+    with pytest.raises(UserError, match="lmms-lab-encoder/DocVQA.*kvbench fetch benchmark=docvqa"):
         benchmarks.load(benchmark_cfg("docvqa"))
 
 

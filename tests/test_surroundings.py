@@ -29,6 +29,7 @@ def snapshot(hub, name, revision="c0ffee", branch="main"):
     folder.mkdir(parents=True)
     (hub / name / "refs").mkdir()
     (hub / name / "refs" / branch).write_text(revision)
+    (folder / "config.json").write_text("{}")
     return folder
 
 
@@ -151,6 +152,33 @@ def test_a_sweep_says_what_later_jobs_lack_before_the_first(hub, tmp_path, capsy
     assert "kvbench fetch benchmark=docvqa" in order[0] and order[1:] == ["job", "job"]
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["model=qwen2_vl_7b", "benchmark=docqa_mini"],
+            "cannot find the checkpoint Qwen/Qwen2-VL-7B-Instruct",
+        ),
+        (["benchmark=docvqa"], "needs the data set lmms-lab-encoder/DocVQA"),
+        (["model.weights=/nope", "benchmark=docqa_mini"], "no tower.safetensors in /nope: set model.weights"),
+        (["benchmark=docvqa", "benchmark.data=/nope"], "no parquet file in data=/nope"),
+    ],
+)
+def test_what_is_missing_leaves_no_trace_and_loads_nothing(
+    hub, tmp_path, capsys, monkeypatch, words, sentence
+):
+    from kvbench import run
+
+    for name in ("load_model", "load_benchmark"):
+        monkeypatch.setattr(run, name, lambda _: pytest.fail("loaded"))
+    where = tmp_path / "s"
+    assert main(["run", *words, "method=fullkv", "limit=1", f"store={where}"]) == 2
+    said = capsys.readouterr().err
+    assert sentence in said and len(said.splitlines()) == 1
+    # The corrected command is not refused for the mistaken one.
+    assert not list(where.rglob("*.json*"))
+
+
 @pytest.mark.parametrize("benchmark", ["docvqa", "longbench_qasper"])
 def test_a_changed_schema_is_found_before_anything_is_loaded(tmp_path, benchmark, capsys, monkeypatch):
     for split in ("validation", "test"):
@@ -197,6 +225,17 @@ def test_hub_data_that_task_code_cannot_use(hub, monkeypatch, error, sentence):
     (cfg,) = resolved(["benchmark=docvqa"])["benchmark"]
     with pytest.raises(UserError, match=sentence):
         benchmarks.load(cfg)
+
+
+@pytest.mark.parametrize(("need", "name"), [("video", "vatex"), ("lm_eval", "longbench_qasper")])
+def test_a_missing_reader_stops_a_run_before_its_first_sample(monkeypatch, need, name):
+    from kvbench import run
+    from kvbench.benchmarks import needs
+
+    monkeypatch.setitem(needs.CHECKS, need, lambda benchmark: f"{benchmark} needs {need}.")
+    (cfg,) = resolved([f"benchmark={name}", "benchmark.data=micro"])["benchmark"]
+    with pytest.raises(UserError, match=f"{name} needs {need}"):
+        run.load_benchmark(cfg)
 
 
 def test_what_needs_no_hub_is_not_looked_for_there(tmp_path):

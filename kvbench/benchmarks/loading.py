@@ -219,7 +219,7 @@ def sets_folder(name: str) -> Path | None:
     return found[-1] if found else None
 
 
-def require_hub_data(cfg: Mapping[str, Any], split: str) -> None:
+def require_hub_data(cfg: Mapping[str, Any]) -> None:
     """Raise UserError in one sentence when a hub data set is neither cached nor reachable.
 
     lmms-eval would retry for a minute and end in a long traceback.
@@ -244,9 +244,9 @@ def require_hub_data(cfg: Mapping[str, Any], split: str) -> None:
         )
     if not reachable:
         raise UserError(
-            f"benchmark {cfg['name']} needs the data set {data} ({split} split), which is not here and cannot"
-            f" be fetched: run `hf download --repo-type dataset {data}` where there is a network, or pass"
-            f" benchmark.data=FOLDER with its parquet files."
+            f"benchmark {cfg['name']} needs the data set {data}, which is not here and cannot be fetched: run"
+            f" `kvbench fetch benchmark={cfg['name']}` where there is a network, or set benchmark.data=FOLDER"
+            " with its Parquet files."
         )
 
 
@@ -287,7 +287,7 @@ def load_task(cfg: Mapping[str, Any]) -> Any:
         config["dataset_name"] = None
         config["dataset_kwargs"] = {"data_files": {split: files}, "cache_dir": str(cache_dir() / "datasets")}
     else:
-        require_hub_data(cfg, split)
+        require_hub_data(cfg)
         config["dataset_path"] = str(cfg["data"])
         # Never lmms-eval's own download of videos: `kvbench fetch` puts them in place.
         config["dataset_kwargs"] = hub_arguments(cfg)

@@ -94,7 +94,7 @@ def load_task(cfg: Mapping[str, Any]) -> Any:
         config["dataset_path"], config["dataset_name"] = "parquet", None
         config["dataset_kwargs"] = {"data_files": {"test": files}, "cache_dir": kept}
     else:
-        require_hub_data(cfg, "test")
+        require_hub_data(cfg)
         config["dataset_path"], config["dataset_kwargs"] = str(cfg["data"]), hub_arguments(cfg)
     try:
         return ConfigurableTask(config=config)
