@@ -51,17 +51,23 @@ claims: setup  ## the papers' claims on the embedded model, with verdicts (LIMIT
 	@$(KVBENCH) claims store=runs/claims $(LIMIT:%=limit=%)
 
 # A table of the papers: make bacon-table4, make ecokv-table3 (PROFILE=paper: the papers' models and data).
-bacon-% ecokv-%: setup
-	@$(KVBENCH) run experiment=$(subst -,_,$@) profile=$(PROFILE)
+# Two rules: one with two patterns would make only the first of `make bacon-table1 ecokv-table1`.
+define TABLE
+	@$(KVBENCH) run experiment=$(subst -,_,$@) profile=$(PROFILE) $(LIMIT:%=limit=%)
 	@$(KVBENCH) table $(subst -,_,$@)
+endef
+bacon-%: setup
+	$(TABLE)
+ecokv-%: setup
+	$(TABLE)
 
-# A figure of the papers: make ecokv-figure2, make bacon-figure1. BACON's grids are pictures of retained tokens.
+# A figure of the papers: make ecokv-figure2, make bacon-figure1 (LIMIT=5: quick). BACON's grids are overlays.
 ecokv-figure%: setup
-	@$(KVBENCH) run experiment=$(subst -,_,$@) profile=$(PROFILE)
+	@$(KVBENCH) run experiment=$(subst -,_,$@) profile=$(PROFILE) $(LIMIT:%=limit=%)
 	@$(KVBENCH) figures store=runs/$(subst -,_,$@)
 
 bacon-figure%: setup
-	@$(KVBENCH) run experiment=$(subst -,_,$@) profile=$(PROFILE)
+	@$(KVBENCH) run experiment=$(subst -,_,$@) profile=$(PROFILE) $(LIMIT:%=limit=%)
 	@$(KVBENCH) retained store=runs/$(subst -,_,$@)
 	@$(KVBENCH) figures store=runs/$(subst -,_,$@)
 

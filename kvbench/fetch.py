@@ -18,8 +18,7 @@ ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
 def repository(cfg: Mapping[str, Any], kind: str) -> str | None:
     """The hub id behind a config; None when nothing has to be fetched. kind: "model" or "benchmark"."""
     text = str(cfg.get("weights" if kind == "model" else "data") or "")
-    local = text in ("", "random", "shipped", "embedded", "sets", "micro", "package") or paths.is_folder(text)
-    return None if local else text
+    return None if text in paths.BUILT_IN or paths.is_folder(text) else text
 
 
 def fetch(cfg: Mapping[str, Any], kind: str, say: Callable[[str], None]) -> None:

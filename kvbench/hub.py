@@ -13,7 +13,12 @@ def folder(kind: str, name: str) -> Path:
 
 
 def cached(kind: str, name: str) -> list[str]:
-    """The revisions of a repository that are here: branches and tags, then commits."""
+    """The revisions of a repository that are here: branches and tags, then commits.
+
+    A checkpoint without its config is a download that broke off: it does not count.
+    """
     root = folder(kind, name)
-    refs = [path.relative_to(root / "refs").as_posix() for path in root.glob("refs/**/*") if path.is_file()]
-    return sorted(refs) + sorted(path.name for path in root.glob("snapshots/*"))
+    needed = "config.json" if kind == "models" else "*"
+    commits = {path.name for path in root.glob("snapshots/*") if any(path.glob(needed))}
+    refs = [path for path in root.glob("refs/**/*") if path.is_file() and path.read_text().strip() in commits]
+    return sorted(path.relative_to(root / "refs").as_posix() for path in refs) + sorted(commits)

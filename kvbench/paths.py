@@ -14,6 +14,12 @@ def conf_dir() -> Path:
     return Path(__file__).resolve().parent.parent / "conf"
 
 
+# Data and weights that are no folder of the user's, whatever lies in the current one.
+BUILT_IN = ("", "None", "random", "shipped", "embedded", "sets", "micro", "package")
+
+
 def is_folder(text: str) -> bool:
     """Whether a data or weights setting names a folder, there or not, rather than a hub id."""
+    if text in BUILT_IN:
+        return False
     return text.startswith(("/", ".", "~")) or Path(text).expanduser().is_dir()

@@ -10,6 +10,9 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+from kvbench import paths
+from kvbench.errors import UserError
+
 BLOCK, BLOCKS = 1 << 12, 64  # bytes that count of a large file, and in how many places
 
 
@@ -34,37 +37,40 @@ def of_folders(model: dict[str, Any], benchmark: dict[str, Any]) -> tuple[dict[s
     """
     if model.get("adapter") != "embedded" and (found := checkpoint(model.get("weights"))):
         model = {**model, "revision": found}
-    if Path(str(benchmark.get("data"))).expanduser().is_dir():
-        benchmark = {**benchmark, "revision": data(benchmark["data"])}
+    if paths.is_folder(str(benchmark.get("data"))) and (found := data(benchmark["data"])):
+        benchmark = {**benchmark, "revision": found}
     return model, benchmark
 
 
 def checkpoint(weights: str | None) -> str | None:
     """Digest of a checkpoint's folder; None for anything else.
 
-    Configs count whole, weights by name, size and samples: to read all of a large one would take minutes.
+    Configs, tokenizer and chat template count whole, weights by name, size and samples: to read all of a
+    large one would take minutes. Raises UserError for a file that cannot be read.
     """
-    root = Path(str(weights)).expanduser()
-    if not root.is_dir():
+    if not paths.is_folder(str(weights)) or not (root := Path(str(weights)).expanduser()).is_dir():
         return None
-    return _digest(
-        root, sorted(root.glob("*.json")), sorted([*root.glob("*.safetensors"), *root.glob("*.bin")])
-    )
+    small = [path for pattern in ("*.json", "*.jinja", "*.model", "*.txt") for path in root.glob(pattern)]
+    large = [*root.glob("*.safetensors"), *root.glob("*.bin")]
+    return _digest(root, sorted(small), sorted(large))
 
 
 def _digest(root: Path, small: list[Path], large: list[Path]) -> str:
     """Of names and contents of small files; of names, sizes and evenly spaced blocks of large ones."""
     total = hashlib.sha256()
-    for path in small:
-        total.update(path.relative_to(root).as_posix().encode("utf-8"))
-        total.update(hashlib.sha256(path.read_bytes()).digest())
-    for path in large:
-        size = path.stat().st_size
-        total.update(f"{path.relative_to(root).as_posix()} {size}".encode())
-        with path.open("rb") as file:
-            for place in range(BLOCKS + 1):
-                file.seek(max(0, size - BLOCK) * place // BLOCKS)
-                total.update(file.read(BLOCK))
+    try:
+        for path in small:
+            total.update(path.relative_to(root).as_posix().encode("utf-8"))
+            total.update(hashlib.sha256(path.read_bytes()).digest())
+        for path in large:
+            size = path.stat().st_size
+            total.update(f"{path.relative_to(root).as_posix()} {size}".encode())
+            with path.open("rb") as file:
+                for place in range(BLOCKS + 1):
+                    file.seek(max(0, size - BLOCK) * place // BLOCKS)
+                    total.update(file.read(BLOCK))
+    except OSError as error:
+        raise UserError(f"cannot read {path} ({error.strerror}): copy the folder {root} again.") from error
     return total.hexdigest()[:10]
 
 

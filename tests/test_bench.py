@@ -123,7 +123,7 @@ def test_overhead_is_what_is_not_the_forward_pass(tmp_path, monkeypatch):
     assert row["answers"] == 3
     assert 0.09 <= row["model_s"] <= row["total_s"] - 0.09
     assert row["select_percent"] == pytest.approx(100 * 0.03 / row["model_s"])
-    assert row["cache_percent"] == pytest.approx(100 * (0.15 - row["model_s"]) / row["model_s"])
+    assert row["engine_percent"] == pytest.approx(100 * (0.15 - row["model_s"]) / row["model_s"])
     assert row["harness_percent"] == pytest.approx(100 * (row["total_s"] - 0.18) / row["model_s"])
     assert row["harness_percent"] >= 0
     assert "prepare" not in vars(model)

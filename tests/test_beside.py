@@ -7,6 +7,7 @@ import io
 import math
 import re
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import latexcheck
 import numpy as np
@@ -121,6 +122,21 @@ def test_an_average_is_that_of_its_tasks_and_resamples_each(tmp_path):
     low, high = 100 * np.percentile(np.mean(draws, axis=0), [2.5, 97.5])
     assert (got.low, got.high) == (pytest.approx(low, abs=0.4), pytest.approx(high, abs=0.4))
     assert got.n == sum(map(len, values.values()))
+
+
+def test_kinds_of_one_cell_share_their_pictures_draws():
+    """Opposite values on the same pictures: their average is constant, so its interval is a point."""
+    values = {"text": {0: 1.0, 1: 0.0, 2: 0.0, 3: 1.0}, "icon": {10: 0.0, 11: 1.0, 12: 1.0, 13: 0.0}}
+    pages = {index: f"p{index % 10}" for index in range(14)}
+    scores = SimpleNamespace(per_sample=values, clusters=pages)
+    cell = SimpleNamespace(benchmark="fake_qa", config={"benchmark": {"name": "fake_qa"}})
+    entry = SimpleNamespace(cell=cell, scores=scores)
+    line = [
+        published.Pair(SimpleNamespace(metric=kind, unit="%"), SimpleNamespace(clusters=4), entry)
+        for kind in values
+    ]
+    low, high = published._average_intervals([line])[:, 0]
+    assert low == high == 50
 
 
 class TestCommand:

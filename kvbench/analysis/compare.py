@@ -37,6 +37,7 @@ class Pair:
     common: int  # samples that both have answered
     changed: int  # of these, with another text
     gap: Difference | None
+    means: tuple[float, ...]  # of first and second, over the common samples
     lost: int
     won: int
     differs: list[str]  # parts of the configs, as ``model.revision: a -> b``
@@ -111,6 +112,7 @@ def _pair(ours: Entry, theirs: Entry, read: Read, interval: str) -> Pair:
         common=len(common),
         changed=sum(texts[0][index] != texts[1][index] for index in common),
         gap=gap,
+        means=tuple(sum(v.values()) / len(v) if v else math.nan for v in (before, after)),
         lost=sum(after[index] < before[index] for index in usable),
         won=sum(after[index] > before[index] for index in usable),
         differs=_changes(ours.cell.config, theirs.cell.config),
@@ -152,9 +154,9 @@ def _changes(first: Any, second: Any) -> list[str]:
 COLUMNS = ("cell", "metric", "samples", "first", "second", "difference", "95 % interval", "texts changed")
 COLUMNS += ("lost", "won", "flip rate", "p", "p Holm")
 LEGEND = (
-    "difference: second - first, 95 % paired bootstrap; lost and won: samples whose score fell or rose; p:"
-    " McNemar's exact test, where all scores are 0 or 1 (questions count as independent); p Holm: adjusted"
-    " over one family, all such rows of this comparison"
+    "first, second: means over the common samples; difference: second - first, paired bootstrap; lost and"
+    " won: samples whose score fell or rose; p: McNemar's exact test, where all scores are 0 or 1 (questions"
+    " count as independent); p Holm: adjusted over one family, all such rows of this comparison"
 )
 
 
@@ -163,17 +165,13 @@ def table(found: Comparison) -> tuple[list[list[str]], list[str]]:
     rows = []
     adjusted = holm({place: pair.p for place, pair in enumerate(found.pairs)})
     for place, pair in enumerate(found.pairs):
-        values = [
-            entry.scores.metrics.get(pair.metric, math.nan) if entry.scores else math.nan
-            for entry in (pair.first, pair.second)
-        ]
         gap = pair.gap
         rows.append(
             [
                 f"{pair.first.cell.model}: {name_of(pair.first.cell)} {pair.first.setting}".strip(),
                 pair.metric,
                 str(pair.common),
-                *(_number(value * pair.scale) for value in values),
+                *(_number(mean * pair.scale) for mean in pair.means),
                 _number(gap.delta * pair.scale, "+") if gap else "—",
                 f"[{_number(gap.low * pair.scale, '+')},{_number(gap.high * pair.scale, '+')}]"
                 if gap

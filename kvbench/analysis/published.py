@@ -14,7 +14,6 @@ from kvbench.analysis.bootstrap import Estimate, labels
 from kvbench.analysis.resampling import SEED, resampled
 from kvbench.analysis.results import Entry, mean, method_options
 from kvbench.analysis.scoring import benchmark_config
-from kvbench.benchmarks.series import Series
 from kvbench.config import benchmark_file
 from kvbench.errors import UserError
 from kvbench.methods import registry
@@ -131,7 +130,8 @@ def _text(value: object) -> str:
 def _averages(found: Sequence[Pair]) -> dict[int, Pair]:
     """Averages whose parts are all measured, by place in ``found``.
 
-    The parts are other samples each (tasks, or kinds of elements), so they are resampled independently.
+    Parts of other benchmarks (tasks) are resampled independently, those of one benchmark (kinds of elements)
+    together: they may share pictures.
     """
     parts: dict[tuple, list[Pair]] = defaultdict(list)
     for pair in found:
@@ -164,14 +164,27 @@ def _line(row: reference.Row) -> tuple:
 
 def _average_intervals(lines: Sequence[Sequence[Pair]]) -> np.ndarray:
     """95 % intervals [2, k] of the averages of k lines with the same parts; NaN where a part has none."""
+    parts = list(zip(*lines, strict=True))
+    samples: dict[str, set[int]] = defaultdict(set)  # by benchmark, those of all its parts
+    for members in parts:
+        for one in members:
+            samples[one.entry.cell.benchmark] |= set(_values(one))
+    seeds = {benchmark: SEED + number for number, benchmark in enumerate(samples)}
     total = np.zeros(len(lines))
-    for number, members in enumerate(zip(*lines, strict=True)):
-        series = [Series.of(one.entry.scores.per_sample.get(one.published.metric, {})) for one in members]
-        indices = [one.index.tolist() for one in series]
-        if any(one != indices[0] for one in indices) or min(one.measured.clusters for one in members) < 2:
+    for members in parts:
+        series = [_values(one) for one in members]
+        if any(set(one) != set(series[0]) for one in series) or min(m.measured.clusters for m in members) < 2:
             return np.full((2, len(lines)), math.nan)
-        groups = labels(indices[0], members[0].entry.scores.clusters)
-        values = np.array([one.data for one in series]).T
+        entry = members[0].entry
+        order = sorted(samples[entry.cell.benchmark])
+        groups = labels(order, entry.scores.clusters)
+        present = np.array([float(index in series[0]) for index in order])
+        values = np.array([[one.get(index, 0.0) for one in series] for index in order])
         scale = np.array([_scale(one.published, one.entry) for one in members])
-        total = total + scale * resampled(values, clusters=groups, seed=SEED + number)
-    return np.percentile(total / len(lines[0]), [2.5, 97.5], axis=0)
+        seed = seeds[entry.cell.benchmark]
+        total = total + scale * resampled(values, clusters=groups, weights=present, seed=seed)
+    return np.nanpercentile(total / len(parts), [2.5, 97.5], axis=0)
+
+
+def _values(pair: Pair) -> dict[int, float]:
+    return dict(pair.entry.scores.per_sample.get(pair.published.metric, {}))

@@ -147,8 +147,5 @@ def _bca(
     def ratio(sums: np.ndarray, sizes: np.ndarray, axis: int = -1) -> np.ndarray:
         return sums.sum(axis) / sizes.sum(axis)
 
-    try:
-        result = bootstrap((sums, sizes), ratio, rng=np.random.default_rng(seed), **options)
-    except TypeError:  # scipy before 1.15 calls it random_state
-        result = bootstrap((sums, sizes), ratio, random_state=np.random.default_rng(seed), **options)
+    result = bootstrap((sums, sizes), ratio, rng=np.random.default_rng(seed), **options)
     return float(result.confidence_interval.low), float(result.confidence_interval.high)

@@ -173,7 +173,8 @@ def compare_all(
             tuple(f"{e.label} ({metric} on {e.cell.benchmark})" for e in (entry, other))
             for _, entry, other in known
         ]
-        gaps = differences(values, names, clusters=known[0][1].scores.clusters, **options)
+        clusters = {index: page for _, e, _ in known for index, page in e.scores.clusters.items()}
+        gaps = differences(values, names, clusters=clusters, **options)
         for (place, *_), gap in zip(known, gaps, strict=True):
             found[place] = gap
     return found

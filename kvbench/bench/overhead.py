@@ -4,7 +4,7 @@
 
 Runs a job as `kvbench run` does, into an empty store, and counts from the first prompt to the last written
 result. What lies outside of model.forward is told apart, each relative to the model's own time: the methods'
-selection; the cache, that is copying the kept entries of every branch and keeping the batch; and the harness,
+selection; the engine, which copies the kept entries of every branch and keeps the batch; and the harness,
 all the rest: reading pictures, prompts, text, journal and results.
 """
 
@@ -47,7 +47,7 @@ def rows(
             total = time.perf_counter() - watch.start
             if outcome.missing:
                 raise UserError(f"the run failed ({outcome.first_error}): there is nothing to measure.")
-        parts = {"select": watch.laps["select"], "cache": watch.cache}
+        parts = {"select": watch.laps["select"], "engine": watch.engine}
         parts["harness"] = total - watch.model - sum(parts.values())
         row = {"cells": name, "answers": outcome.done, "total_s": total, "model_s": watch.model}
         measured.append(row | {f"{part}_percent": 100 * s / watch.model for part, s in parts.items()})
@@ -63,7 +63,7 @@ class _Stopwatch:
         self._generate = generation.generate
 
     @property
-    def cache(self) -> float:
+    def engine(self) -> float:
         """Seconds of prefill and decode outside of the model."""
         return self.laps["prefill"] + self.laps["decode"] - self.model
 

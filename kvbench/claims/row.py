@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from kvbench.errors import UserError
+
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
 FEWEST = 5  # pages: an interval resampled from fewer is far too narrow to decide anything
 
@@ -100,6 +102,6 @@ def evaluate(tests: Iterable[Test], data: Any) -> list[Row]:
     for claim, figure in tests:
         try:
             found.append(Row(claim, figure(data)))
-        except Hole as hole:
+        except (Hole, UserError) as hole:
             found.append(Row(claim, None, str(hole)))
     return found

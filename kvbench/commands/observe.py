@@ -7,8 +7,8 @@ import argparse
 from kvbench.commands.parsing import Parser
 from kvbench.errors import UserError
 
-EPILOG = """keys, each KEY=VALUE; model, benchmark and prompt may be lists A,B,C:
-  model, benchmark, limit, prompt, store and what `kvbench run` takes of them, as in model.dtype=float16
+EPILOG = """keys, each KEY=VALUE; model and benchmark may be lists A,B,C:
+  model, benchmark, limit, store and what `kvbench run` takes of them, as in model.dtype=float16
   experiment=ecokv_figure2, profile=paper: what the papers observed
 
 Values lie in STORE/observations/MODEL/BENCHMARK.json; the same command continues. `kvbench figures` draws

@@ -28,7 +28,7 @@ def locate(weights: str, revision: str | None) -> None:
             raise UserError(f"{weights} holds no config.json: set model.weights to a checkpoint's folder.")
         return
     get = f"download it with `hf download {weights}" + (f" --revision {revision}`" if revision else "`")
-    missing = f"cannot find the checkpoint {weights}: {get}, or set model.weights to a folder that holds it."
+    instead = f"{get}, or set model.weights to a folder that holds it."
     try:
         if isinstance(try_to_load_from_cache(weights, "config.json", revision=revision), str):
             return
@@ -49,7 +49,7 @@ def locate(weights: str, revision: str | None) -> None:
                 f"revision {revision or 'main'} of {weights} is not on this machine ({', '.join(have)} is): "
                 f"{get}, or set model.revision."
             ) from error
-        raise UserError(missing) from error
+        raise UserError(f"cannot find the checkpoint {weights} ({first_line(error)}): {instead}") from error
 
 
 def read_config(name: str, weights: str, revision: str | None, types: tuple[str, ...] = ()) -> Any:

@@ -68,7 +68,7 @@ def looks(observation: Observation, tiles: Tensor, evidence: Tensor, window: int
     last (QUERIES at most): ``attended``, percent of the attention on evidence, and ``captured``, share of the
     evidence among as many tiles as there is evidence, those the query attends most; means over layers and
     heads. By layer: ``captured_last`` and ``captured_window``, the same share for the last query and for the
-    mean of the last ``window`` queries, and coherence and persistence as in ``structure``.
+    mean of the text's last ``window`` queries, and coherence and persistence as in ``structure``.
     """
     layers, heads, length = observation.shape
     queries = min(QUERIES, length - int(tiles[-1]) - 1)

@@ -16,8 +16,9 @@ from kvbench.observations import FOLDER, stored
 from kvbench.plan import Job
 from kvbench.progress import Progress
 from kvbench.store import group_folder
+from kvbench.words import counted
 
-_VERSION = 1  # raise when the meaning of a quantity changes: all are then measured again
+VERSION = 1  # raise when the meaning of a quantity changes: all are then measured again
 UNKNOWN = "which tokens hold the answer is not known, so there is nothing to say about evidence"
 
 
@@ -34,7 +35,8 @@ def _names(job: Job) -> tuple[str, str]:
 def settings(job: Job) -> dict[str, Any]:
     """What the values of a job depend on."""
     identity = job.cells[0].config
-    return {"version": _VERSION, "model": identity["model"], "benchmark": identity["benchmark"]}
+    model = identity["model"] | {"window": job.config["model"].get("window")}
+    return {"version": VERSION, "model": model, "benchmark": identity["benchmark"]}
 
 
 def missing(job: Job, count: int) -> list[int]:
@@ -52,6 +54,8 @@ def observe(jobs: list[Job], say: Callable[[str], None] = print) -> None:
     for job in jobs:
         if job.config["shards"] != 1 or job.config["launcher"]:
             raise UserError("prompts are observed here, in one process: leave launcher= and shards= out.")
+        if job.config["prompt"] != "default":
+            raise UserError("prompts are observed in the task's own words: leave prompt= out.")
     for job in jobs:
         _observe(job, say)
 
@@ -70,7 +74,7 @@ def _observe(job: Job, say: Callable[[str], None]) -> None:
     samples = stored.in_order(stored.read(path(job), settings(job)))
     marked = sum("attended" in values for values in samples)
     note = "" if marked else f"; {UNKNOWN}"
-    say(f"{model} / {name}: {len(samples)} prompts observed{note}")
+    say(f"{model} / {name}: {counted(len(samples), 'prompt')} observed{note}")
 
 
 def of_samples(

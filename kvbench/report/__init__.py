@@ -20,7 +20,7 @@ PAGE = Path(__file__).parent / "page"
 
 @dataclass(frozen=True)
 class Options:
-    """``images``: most pictures per benchmark; ``pixels``: their longer side; ``samples``: most per group."""
+    """Most samples with pictures per benchmark, the pictures' longer side, most samples per group."""
 
     images: int = 200
     pixels: int = 640
@@ -51,17 +51,17 @@ def inputs_key(stores: Sequence[Path], options: Options, warnings: Sequence[str]
     total = hashlib.sha256(repr((asdict(options), list(warnings), list(map(str, stores)))).encode())
     answers = ("*/*/journal*.jsonl", "*/*/*/*.json", "*/*/traces/*/*.parquet")
     for store in stores:
-        for pattern in ("results.csv", "claims/*.json", *answers):
+        for pattern in ("results.csv", "claims/*.json", "observations/*/*.json", *answers):
             for path in sorted(store.glob(pattern)):
                 total.update(f"{path.relative_to(store)} {path.stat().st_size}\n".encode())
                 if path.suffix != ".parquet":
                     total.update(path.read_bytes())
     here = Path(__file__).parent
-    sources = [
-        path for part in ("analysis", "claims", "reference") for path in (here.parent / part).rglob("*.py")
-    ]
-    makers = [*here.rglob("*.*"), *sources]
-    for path in sorted([*makers, *conf_dir().glob("benchmark/*.yaml")]):
+    parts = ("analysis", "claims", "observations", "reference")
+    sources = [path for part in parts for path in (here.parent / part).rglob("*.py")]
+    makers = [*here.rglob("*.*"), *sources, here.parent / "experiments.py"]
+    configs = [path for part in ("benchmark", "experiment") for path in conf_dir().glob(f"{part}/*.yaml")]
+    for path in sorted([*makers, *configs]):
         if path.suffix in (".py", ".html", ".css", ".js", ".yaml", ".csv"):
             total.update(path.read_bytes())
     return total.hexdigest()[:32]

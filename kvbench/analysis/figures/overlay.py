@@ -61,7 +61,7 @@ def _figure(cells: list[Entry], known: dict[int, dict[str, Any]]) -> Figure:
     for column, (index, document) in zip(axes.T, known.items(), strict=True):
         grids = document["grids"][0]
         found = {digest: shares(text, grids) for digest, text in document["cells"].items()}
-        most = max(found[e.cell.digest].max() for e in cells if e.cell.digest in found)
+        most = max((found[e.cell.digest].max() for e in cells if e.cell.digest in found), default=0)
         for panel, entry in zip(column, cells, strict=True):
             panel.imshow(images[index], alpha=PALE)
             panel.grid(False)

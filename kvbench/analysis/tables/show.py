@@ -22,8 +22,8 @@ def parts(item: Table, label: str, column: Column) -> tuple[str, str, str]:
     shown = f"{abs(value.gap.delta) * column.scale:.{column.digits}f}"
     arrow = "→" if float(shown) == 0 else "↑" if value.gap.delta > 0 else "↓"
     delta = f"{arrow}{shown}{'*' if value.gap.sure else ''}{best}"
-    if item.choice.exact:
-        return text, delta, "" if value.p is None else f"p {_p(value.p)}, {_p(value.p_holm)}"
+    if item.choice.exact and value.p is not None:
+        return text, delta, f"p {_p(value.p)}, {_p(value.p_holm)}"
     if not math.isfinite(value.gap.low):
         return text, delta, "no interval"
     digits = min(column.digits, 2)
@@ -51,9 +51,9 @@ def legend(item: Table, best: str = BEST) -> str:
     below = f"[95 % interval, {bootstrap}]; * interval excludes 0"
     if choice.exact:
         below = (
-            f"* its 95 % interval ({bootstrap}) excludes 0; p of McNemar's exact test where all scores are 0"
-            " or 1, then adjusted by Holm over one family: every such difference of this model and metric,"
-            " all benchmarks, methods and budgets (questions count as independent)"
+            f"* its 95 % interval ({bootstrap}) excludes 0; where all scores are 0 or 1, p of McNemar's exact"
+            " test in its place, then adjusted by Holm over one family: every such difference of this model"
+            " and metric, all benchmarks, methods and budgets (questions count as independent)"
         )
     return f"↑↓→ difference from {base}{at}, {below}; {best} best compressed value, lead outside noise."
 
