@@ -38,7 +38,7 @@ class Sizes:
     grid: tuple[int, ...] = (1200, 4096)  # prompt tokens
     single: int = 10  # cells of the grid that run alone as well
     paths: int = 4096
-    path_steps: tuple[int, int] = (33, 97)  # new tokens of a short and a long run
+    path_tokens: int = 67  # new tokens
     select: tuple[int, ...] = (2048, 8192)
     tables: tuple[tuple[str, int], ...] = (("ecokv_table5", 128), ("bacon_table5", 64))  # new tokens
     table_length: int | None = None  # None: the paper's
@@ -48,7 +48,7 @@ FULL = Sizes()
 FAST = Sizes(grid=(1200,), single=4, select=(2048,), tables=(("ecokv_table5", 32),))
 TOY = Sizes(
     model=("weights=random", "size=toy", "dtype=float32"), window=8, budgets=(24, 16), grid=(90,), single=2,
-    paths=120, path_steps=(3, 7), select=(100,), tables=(("ecokv_table5", 3),), table_length=140,
+    paths=120, path_tokens=7, select=(100,), tables=(("ecokv_table5", 3),), table_length=140,
 )  # fmt: skip
 
 
@@ -97,77 +97,102 @@ def exactness(device: str) -> dict[str, Any]:
     }
 
 
-@contextlib.contextmanager
-def host_waits(device: str) -> Iterator[list[int]]:
-    """A list that holds, after the block, how often the host waited for the device; empty on the CPU."""
-    import torch
+class Steps:
+    """Times the steps of a decode, from the second on, and counts how often the host waited in them."""
 
-    count: list[int] = []
-    if device == "cpu":
-        yield count
-        return
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as caught:
+    def __init__(self, device: str, last: int):
+        self.device, self.last = device, last
+        self.marks: list[tuple[float, int]] = []  # (seconds, waits so far) at the second and the last step
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Inside the block the first decode that begins is measured."""
+        from kvbench.engine.cache import CompactCache
+        from kvbench.engine.ragged import RaggedCache
+
+        with contextlib.ExitStack() as stack:
+            caught = stack.enter_context(warnings.catch_warnings(record=True))
             warnings.simplefilter("always")
-            yield count
-        count.append(sum("synchroniz" in str(warning.message) for warning in caught))
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+            for kind in (CompactCache, RaggedCache):
+                stack.callback(setattr, kind, "advance", kind.advance)
+                kind.advance = self._noting(kind.advance, caught)
+            if self.device == "cuda":
+                import torch
+
+                torch.cuda.set_sync_debug_mode("warn")
+                stack.callback(torch.cuda.set_sync_debug_mode, "default")
+            yield
+
+    def _noting(self, advance: Callable[[Any], None], caught: list) -> Callable[[Any], None]:
+        def noted(cache: Any) -> None:
+            advance(cache)
+            if cache.tail in (2, self.last):
+                waits = sum("synchroniz" in str(warning.message) for warning in caught)
+                if self.device == "cuda":
+                    import torch
+
+                    torch.cuda.synchronize()
+                self.marks.append((time.perf_counter(), waits))
+
+        return noted
+
+    @property
+    def seconds(self) -> float:
+        """Of a step."""
+        return (self.marks[1][0] - self.marks[0][0]) / (self.last - 2)
+
+    @property
+    def waits(self) -> float | None:
+        """Per step; None on the CPU, which waits for nothing."""
+        if self.device == "cpu":
+            return None
+        return (self.marks[1][1] - self.marks[0][1]) / (self.last - 2)
 
 
 def paths(model: Any, sizes: Sizes) -> list[dict[str, Any]]:
     """The ways to decode the grid: tokens per second, the host's waits, and tokens unlike the first row's.
 
-    A path's speed is that of the steps between a short and a long run, so that building the cache and the
-    first steps of a compiled one do not count; `first_s` is the decode that compiles.
+    Each way runs twice: `first_s` is the first decode, which compiles where that is asked for; the rest is
+    of the second. All branches must fit into memory at once.
     """
     from kvbench import engine
     from kvbench.bench import workload
     from kvbench.engine import flash
 
-    device = model.device.type
+    device, dtype = model.device.type, next(model.model.parameters()).dtype
     prompt = workload.random_prompt(model, sizes.paths)
     methods = workload.methods(("fullkv", *workload.METHODS), sizes.budgets, sizes.window)
-    short, long = sizes.path_steps
     installed = flash.kernel
-    there = flash.usable(model.device, next(model.model.parameters()).dtype, model.head_dim)
+    there = flash.usable(model.device, dtype, model.head_dim)
     ways = [("compact", {"cache": "compact"}, False), ("ragged", {"cache": "ragged"}, False)]
     ways += [("ragged + flash", {"cache": "ragged"}, True)] if there else []
     ways += [("compiled + flash" if there else "compiled", {"compiled": True}, there)]
     peak = workload.Peak(model.device)
     measured, first = [], None
     for name, settings, with_flash in ways:
+        laps: list[dict[str, float]] = [{}, {}]
+        steps = Steps(device, sizes.path_tokens - 1)
+        settings = {**settings, "max_new_tokens": sizes.path_tokens, "max_branch_bytes": 2**60}
         flash.kernel = installed if with_flash else (lambda: None)
         try:
-            laps: list[dict[str, float]] = []
-
-            def run(new_tokens: int, settings=settings, laps=laps) -> tuple[list[list[int]], list[int]]:
-                laps.append({})
-                with host_waits(device) as waits:
-                    answers = engine.generate(
-                        model, prompt, methods, max_new_tokens=new_tokens, seconds=laps[-1], **settings
-                    )
-                return [answer.tokens for answer in answers], waits
-
-            run(short)
+            engine.generate(model, prompt, methods, seconds=laps[0], **settings)
             peak.reset()
-            _, few = run(short)
-            tokens, many = run(long)
+            with steps.watched():
+                answers = engine.generate(model, prompt, methods, seconds=laps[1], **settings)
         finally:
             flash.kernel = installed
+        tokens = [answer.tokens for answer in answers]
         first = tokens if first is None else first
-        seconds = laps[-1]["decode"] - laps[-2]["decode"]
         measured.append(
             {
                 "path": name,
                 "cells": len(methods),
-                "tokens_per_s": len(methods) * (long - short) / seconds,
-                "step_ms": 1000 * seconds / (long - short),
+                "tokens_per_s": len(methods) / steps.seconds,
+                "step_ms": 1000 * steps.seconds,
                 "first_s": laps[0]["decode"],
-                "build_s": laps[-2]["decode"] - seconds * (short - 1) / (long - short),
+                "decode_s": laps[1]["decode"],
                 "peak_GiB": peak.bytes() / 2**30,
-                "waits_per_step": (many[0] - few[0]) / (long - short) if many else None,
+                "waits_per_step": steps.waits,
                 "answers_unlike": sum(a != b for a, b in zip(tokens, first, strict=True)),
                 "first_unlike": min(map(_agree, tokens, first)),
             }
