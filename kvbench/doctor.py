@@ -44,7 +44,7 @@ def lacking(configs: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> l
 
 def require(model_cfg: Mapping[str, Any], benchmark_cfg: Mapping[str, Any]) -> None:
     """Raise UserError for a checkpoint or data that are not here and that no hub in reach has."""
-    from kvbench.benchmarks.loading import require_hub_data
+    from kvbench.benchmarks.usable import require_hub_data
     from kvbench.models.checkpoint import locate
 
     weights = str(model_cfg.get("weights") or "")
@@ -82,7 +82,8 @@ def _data(of: str, name: str, data: str, cfg: Mapping[str, Any]) -> Finding:
     if data in ("micro", "package"):
         return Finding(of, f"data: {data}, made here when needed", True)
     if data == "sets" or paths.is_folder(data):
-        from kvbench.benchmarks.loading import check_schema, local_files
+        from kvbench.benchmarks.loading import local_files
+        from kvbench.benchmarks.usable import check_schema
 
         try:
             files = local_files(cfg, "")

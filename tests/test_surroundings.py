@@ -208,7 +208,9 @@ def test_a_file_that_is_no_parquet_is_named(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [
-        (KeyError("validation"), "have no column or split 'validation'"),
+        (KeyError("questionId"), "have no column 'questionId'"),
+        (KeyError("elsewhere"), r"cannot be loaded \(KeyError: 'elsewhere'\)"),
+        (ImportError("no tool"), r"needs a package \(no tool\)"),
         (ValueError("two\nlines"), r"cannot be loaded \(ValueError: two\)"),
         (FileNotFoundError("gone"), "cannot be read"),
     ],

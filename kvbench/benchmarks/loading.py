@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kvbench import hub
 from kvbench.benchmarks import subsets, video, wording
 from kvbench.benchmarks.repairs import REPAIRS
-from kvbench.errors import UserError, first_line
+from kvbench.benchmarks.usable import check_columns, check_schema, require_hub_data, unusable
+from kvbench.errors import UserError
 from kvbench.paths import cache_dir, is_folder
 
 OWN_TASKS = Path(__file__).parent / "tasks"
@@ -110,8 +110,10 @@ def task_config(cfg: Mapping[str, Any]) -> dict[str, Any]:
         "do_sample": False,
     }
     if own_words := wording.first_stage(cfg):
-        usual = config.get("lmms_eval_specific_kwargs") or {}
-        config["lmms_eval_specific_kwargs"] = {"default": {**usual.get("default", {}), **own_words}}
+        usual = (config.get("lmms_eval_specific_kwargs") or {}).get("default", {})
+        for words in (own_words, wording.last_stage(cfg) or {}):
+            wording.check(cfg, words, usual)
+        config["lmms_eval_specific_kwargs"] = {"default": {**usual, **own_words}}
     if cfg["task"] in REPAIRS:
         REPAIRS[cfg["task"]](config, cfg)
     if cfg.get("video_column"):
@@ -140,35 +142,6 @@ def files_or_none(cfg: Mapping[str, Any], split: str) -> list[str] | None:
 
         return parquet_files(micro.folder(str(cfg["name"])), split)
     return local_files(cfg, split)
-
-
-def check_columns(cfg: Mapping[str, Any], present: list[str]) -> None:
-    """Raise UserError unless the data have the columns that the task code reads."""
-    missing = [column for column in cfg.get("columns") or [] if column not in present]
-    if missing:
-        raise UserError(
-            f"the data of benchmark {cfg['name']} ({cfg['data']}) have no column {missing[0]!r}, so"
-            f" their schema is not the one kvbench knows ({', '.join(cfg['columns'])}): set"
-            f" benchmark.revision to an older commit, or benchmark.data to a folder that has it."
-        )
-
-
-def check_schema(cfg: Mapping[str, Any], files: list[str]) -> None:
-    """``check_columns`` from the files' own headers. Raises UserError for one that is no Parquet file."""
-    if not cfg.get("columns"):
-        return
-    import pyarrow
-    import pyarrow.parquet
-
-    for file in files:
-        try:
-            present = pyarrow.parquet.read_schema(file).names
-        except (pyarrow.ArrowInvalid, OSError) as error:
-            raise UserError(
-                f"{file}, data of benchmark {cfg['name']}, is no Parquet file that can be read"
-                f" ({first_line(error)}): fetch it again."
-            ) from error
-        check_columns(cfg, present)
 
 
 def hub_arguments(cfg: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -217,57 +190,6 @@ def sets_folder(name: str) -> Path | None:
         return root / name if (root / name).is_dir() else None
     found = sorted(cache_dir().glob(f"sets-*/{name}"))
     return found[-1] if found else None
-
-
-def require_hub_data(cfg: Mapping[str, Any]) -> None:
-    """Raise UserError in one sentence when a hub data set is neither cached nor reachable.
-
-    lmms-eval would retry for a minute and end in a long traceback.
-    """
-    data = str(cfg["data"])
-    from huggingface_hub import HfApi, constants
-
-    have, wanted = hub.cached("datasets", data), cfg.get("revision")
-    if have and (wanted is None or wanted in have):
-        return
-    reachable = False
-    if not constants.HF_HUB_OFFLINE:
-        try:
-            HfApi().dataset_info(data, revision=wanted, timeout=5)
-            reachable = True
-        except Exception:  # any failure means the same to the user: no data
-            reachable = False
-    if not reachable and have:
-        raise UserError(
-            f"revision {wanted} of {data}, data of benchmark {cfg['name']}, is not here ({', '.join(have)}"
-            f" is): set benchmark.revision to it, or run `kvbench fetch benchmark={cfg['name']}`."
-        )
-    if not reachable:
-        raise UserError(
-            f"benchmark {cfg['name']} needs the data set {data}, which is not here and cannot be fetched: run"
-            f" `kvbench fetch benchmark={cfg['name']}` where there is a network, or set benchmark.data=FOLDER"
-            " with its Parquet files."
-        )
-
-
-def unusable(cfg: Mapping[str, Any], error: Exception) -> UserError:
-    """The sentence for data that are there and cannot be used."""
-    from tenacity import RetryError
-
-    if isinstance(error, RetryError):
-        error = error.last_attempt.exception() or error
-    if isinstance(error, UserError):
-        return error
-    if isinstance(error, KeyError):
-        return UserError(
-            f"the data of benchmark {cfg['name']} ({cfg['data']}) have no column or split {error}, so their"
-            " schema is not the one kvbench knows: set benchmark.revision to an older commit."
-        )
-    what = "cannot be read" if isinstance(error, OSError) else "cannot be loaded"
-    return UserError(
-        f"the data or first sample of benchmark {cfg['name']} {what} ({type(error).__name__}:"
-        f" {first_line(error)}): fetch the data again, or correct benchmark.revision."
-    )
 
 
 def load_task(cfg: Mapping[str, Any]) -> Any:

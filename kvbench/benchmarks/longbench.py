@@ -13,14 +13,8 @@ from typing import Any
 from kvbench.benchmarks import needs, subsets
 from kvbench.benchmarks.base import Benchmark, Sample, Scores
 from kvbench.benchmarks.fidelity import AGREEMENT, DIVERGENCE, ROUGE
-from kvbench.benchmarks.loading import (
-    check_columns,
-    check_schema,
-    files_or_none,
-    hub_arguments,
-    require_hub_data,
-    unusable,
-)
+from kvbench.benchmarks.loading import files_or_none, hub_arguments
+from kvbench.benchmarks.usable import check_columns, check_schema, require_hub_data, unusable
 from kvbench.errors import UserError
 from kvbench.paths import cache_dir
 

@@ -38,6 +38,26 @@ def last_stage(cfg: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def reasoning_tokens(cfg: Mapping[str, Any]) -> int:
-    """New tokens that the reasoning may take; 0 where there is one stage alone."""
+    """New tokens that the reasoning may take; 0 where there is one stage alone.
+
+    Raises UserError when a chain of thought does not say.
+    """
     wording = cfg.get("wording") or {}
-    return int(wording["max_new_tokens"]) if "reason" in wording else 0
+    if "reason" not in wording:
+        return 0
+    if not isinstance(limit := wording.get("max_new_tokens"), int) or limit < 1:
+        raise UserError(
+            f"prompt {cfg['prompt']} of benchmark {cfg['name']} has no max_new_tokens of at least 1 for its "
+            "reasoning: correct conf/prompts."
+        )
+    return limit
+
+
+def check(cfg: Mapping[str, Any], words: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
+    """Raise UserError for a keyword that the task's doc_to_text would pass over."""
+    unknown = [key for key in words if key not in usual]
+    if unknown:
+        raise UserError(
+            f"prompt {cfg['prompt']} of benchmark {cfg['name']} sets {', '.join(unknown)}, but its task "
+            f"reads {', '.join(usual) or 'no keyword'}: correct conf/prompts."
+        )
