@@ -7,6 +7,7 @@ finished job costs one read of its journal.
 from __future__ import annotations
 
 import functools
+import gc
 import random
 import sys
 import time
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from kvbench import doctor, memory, provenance, staged, store
-from kvbench.errors import UserError
+from kvbench.errors import SetupError, UserError
 from kvbench.plan import Job
 from kvbench.progress import Progress
 from kvbench.words import counted
@@ -62,6 +63,8 @@ def load_model(config: dict[str, Any]) -> Any:
 
         logging.disable_progress_bar()  # one bar is enough: ours
         _loaded.clear()
+        gc.collect()  # a compiled step and its model hold each other
+        memory.give_back()
         _loaded[key] = models.load(config)
     return _loaded[key]
 
@@ -216,6 +219,8 @@ def _generate_missing(
 
     device, dtype = _placement(adapter)
     run = provenance.collect(command, job.config["seed"], device, dtype)
+    if job.config["decode"]["compile"]:
+        run["versions"]["decode"] = "compiled"  # its 16-bit sums round in their own order
     session = store.session_of(run)
     record([store.run_record(run)])
 
@@ -241,6 +246,8 @@ def _generate_missing(
                         raise RuntimeError(f"{len(cells)} methods gave {len(answers)} answers")
                     if trace:
                         _keep_traces(cells, sample.index, answers, responses)
+                except SetupError:
+                    raise
                 except DataGone as gone:
                     # No sample's fault: every later one would fail as well.
                     name = job.config["benchmark"]["name"]

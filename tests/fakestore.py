@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from kvbench import revisions
 from kvbench.paths import conf_dir
 from kvbench.store import Cell, canonical, group_folder, pack_kept, write_cell
 from kvbench.store.journal import seal
@@ -18,7 +19,8 @@ RUNTIME = {"title", "default_limit", "metric", "scale", "metrics", "reference", 
 
 def benchmark_cfg(name: str, data: Path | str | None = None) -> dict[str, Any]:
     cfg = yaml.safe_load((conf_dir() / "benchmark" / f"{name}.yaml").read_text(encoding="utf-8"))
-    return {**cfg, **({"data": str(data)} if data is not None else {})}
+    cfg |= {"data": str(data)} if data is not None else {}
+    return {**cfg, "revision": revisions.data(cfg["data"])}
 
 
 def method_cfg(name: str, window: int = 16, **options: Any) -> dict[str, Any]:

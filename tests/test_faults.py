@@ -215,7 +215,7 @@ def test_a_full_file_system(tmp_path, calm):
     runs = Runs(folder)
     (folder / "runs").mkdir()
     if not mounted(folder / "runs", "64k"):
-        return test_a_full_disk(Runs(tmp_path / "other"), calm)
+        pytest.skip("only root may mount")
     try:
         assert runs.run() == 2
         assert "No space left on device" in runs.errors and "Traceback" not in runs.errors
@@ -261,7 +261,7 @@ def test_a_file_system_that_turns_read_only(tmp_path, calm):
     runs = Runs(tmp_path / "small")
     (runs.folder / "runs").mkdir()
     if not mounted(runs.folder / "runs", "8m"):
-        return test_a_read_only_store(Runs(tmp_path / "other"), calm)
+        pytest.skip("only root may mount")
     remount = ["mount", "-o", "remount", str(runs.folder / "runs")]
     try:
         assert runs.run("limit=5") == 0

@@ -86,6 +86,19 @@ def test_a_second_stage_without_the_reasoning_is_refused(folder):
         asked(folder, "docqa_mini", "cot", "benchmark.prompts.cot.answer.post_prompt=''")
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("+benchmark.prompts.v1.prefix='?'", "sets prefix, but its task reads pre_prompt, post_prompt"),
+        ("+benchmark.prompts.cot.answer.suffix='?'", "sets suffix"),
+        ("benchmark.prompts.cot.max_new_tokens=null", "no max_new_tokens of at least 1"),
+    ],
+)
+def test_a_wording_that_would_be_passed_over_is_refused(folder, words, message):
+    with pytest.raises(UserError, match=message):
+        asked(folder, "docqa_mini", "v1" if ".v1." in words else "cot", words)
+
+
 class Adapter:
     def prepare(self, text, pictures):
         assert pictures == ["picture"]

@@ -196,6 +196,18 @@ def test_fail_fast_stops_at_the_first_failure(kvbench, log, tmp_path, monkeypatc
     assert log("sample") == ["sample 0 5"] and len(log("benchmark")) == 1
 
 
+def test_what_every_sample_would_meet_ends_the_run(kvbench, tmp_path, monkeypatch, capsys):
+    from kvbench import run
+    from kvbench.errors import SetupError
+
+    def generate(*arguments, **settings):
+        raise SetupError("no compiler: set decode.compile=false.")
+
+    monkeypatch.setattr(run, "generate", generate)
+    assert kvbench("run", "method=snapkv", "budget=64", f"store={tmp_path}/s") == 2
+    assert "no compiler" in capsys.readouterr().err and store.failures(tmp_path / "s") == []
+
+
 def test_unreadable_images_are_an_error_of_their_sample(kvbench, tmp_path, monkeypatch):
     class Benchmark(fakes.Benchmark):
         def samples(self, limit):
@@ -325,6 +337,12 @@ def test_compiling_is_asked_of_the_engine_and_continues_the_same_cells(
     assert kvbench("run", *where, "limit=2", "decode.compile=true") == 0
     assert kvbench("run", *where, "limit=3") == 0
     assert asked == [True, True, False]
+    folder = next((tmp_path / "s").glob("*/*/journal.jsonl")).parent
+    (cell,) = store.cells(tmp_path / "s")
+    kinds = {
+        facts["versions"].get("decode") for facts in store.load_folder(folder).circumstances(cell.digest)
+    }
+    assert kinds == {None, "compiled"}
     assert kvbench("run", *where, "decode.compile=perhaps") == 2
     assert "decode.compile must be true or false, not 'perhaps'" in capsys.readouterr().err
     assert kvbench("run", *where, "decode.compiled=true") == 2

@@ -224,6 +224,13 @@ class TestStore:
         stored = json.loads((cell.folder / "scores" / f"{cell.digest}.json").read_text())
         assert stored["metrics"]["fidelity_rougeL"] == 0.5  # against the stored fullkv answers
 
+    def test_answers_are_not_scored_against_other_data(self, sets, tmp_path):
+        cfg = benchmark_cfg("docqa_mini", sets["docqa_mini"]) | {"revision": "older"}
+        fakestore.add(tmp_path, cfg, method_cfg("fullkv"), None, {i: f"answer {i}" for i in range(4)})
+        (warning,) = analysis.score_store(tmp_path)
+        assert "answered with other data (older)" in warning
+        assert not list(tmp_path.glob("*/*/scores/*.json"))
+
     def test_a_second_call_computes_nothing_and_an_edit_does(self, sets, tmp_path, monkeypatch):
         self.fill(sets, tmp_path)
         analysis.score_store(tmp_path)

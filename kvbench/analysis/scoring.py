@@ -159,8 +159,14 @@ def _scores(
     reference: _Given | None,
 ) -> dict[str, Scores]:
     """Scores by digest of the cells that have none yet."""
-    from kvbench import benchmarks
+    from kvbench import benchmarks, revisions
 
+    now = revisions.data(str(cfg.get("data")))
+    if now is not None and cfg.get("revision") not in (None, now):
+        raise UserError(
+            f"its questions were answered with other data ({cfg['revision']}) than {cfg['data']} holds now "
+            f"({now}): restore them, or run into another store=DIR."
+        )
     benchmark: Benchmark = benchmarks.load(cfg)
     if n > benchmark.size():
         raise UserError(

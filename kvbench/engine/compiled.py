@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kvbench.engine.ragged import RaggedCache
-from kvbench.errors import UserError
+from kvbench.errors import SetupError
 
 SHAPES = 64  # sets of shapes that are compiled; one more is an error, never a step that is not compiled
 BACKEND = "inductor"
@@ -52,6 +52,7 @@ class CompiledStep:
     """An adapter's decode step, compiled when first called with new shapes."""
 
     def __init__(self, adapter: Any):
+        torch._dynamo.reset()  # the shapes of an earlier model would count as this one's
         self.arena = Arena()
         self.on_gpu = adapter.device.type == "cuda"
         mode = "reduce-overhead" if self.on_gpu and BACKEND == "inductor" else None
@@ -62,7 +63,7 @@ class CompiledStep:
     def __call__(self, tokens: Tensor, position: int, cache: RaggedCache) -> Tensor:
         """As Adapter.step. The logits are void after the next call.
 
-        Raises UserError when the step cannot be compiled here.
+        Raises SetupError when the step cannot be compiled here.
         """
         positions = torch.full_like(tokens, position)
         if self.on_gpu:
@@ -71,12 +72,12 @@ class CompiledStep:
             with torch._dynamo.config.patch(recompile_limit=SHAPES, accumulated_recompile_limit=8 * SHAPES):
                 return self._forward(tokens, positions, cache)
         except torch._dynamo.exc.FailOnRecompileLimitHit as error:
-            raise UserError(
+            raise SetupError(
                 f"the prompts came in more than {SHAPES} shapes, each compiled: set decode.compile=false."
             ) from error
         except torch._dynamo.exc.TorchDynamoException as error:
             reason = " ".join(str(error).strip().partition("\n\n")[0].split())[:300]
-            raise UserError(
+            raise SetupError(
                 f"the decode step cannot be compiled here ({reason}): install a C++ compiler, "
                 "or set decode.compile=false."
             ) from error

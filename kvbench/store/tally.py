@@ -52,7 +52,7 @@ class Tally:
         for path in layout.journals(self.folder):
             shard = self.shards.setdefault(path.name, _shard(path.name))
             found = path.stat()
-            if shard.inode not in (0, found.st_ino):  # a repaired journal: its lines moved
+            if shard.inode not in (0, found.st_ino) or found.st_size < shard.read:  # repaired or cut off
                 self.states.clear()
                 self.shards.clear()
                 return self.update()
