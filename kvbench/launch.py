@@ -53,7 +53,7 @@ def _say_what_lacks(jobs: list[plan.Job]) -> None:
         return doctor.lacking((job.config["model"], job.config["benchmark"]) for job in of)
 
     if lacking(jobs):
-        known = [generation.stored(job) for job in jobs]
+        known = generation.all_stored(jobs)
         unfinished = [job for job, one in zip(jobs, known, strict=True) if one is None or one.missing]
         for sentence in lacking(unfinished):
             _say(sentence)

@@ -7,7 +7,6 @@ from the store: without accounting Slurm cannot tell, and the journal is what co
 
 from __future__ import annotations
 
-import functools
 import shutil
 import subprocess
 import sys
@@ -60,7 +59,7 @@ class SlurmLauncher(Launcher):
         settings = OmegaConf.to_container(self.config.launcher, resolve=True)
         shared = list(self.config.hydra.overrides.hydra)
         jobs = [plan.job(list(overrides), shared) for overrides in job_overrides]
-        before = _outcomes(jobs)
+        before = generation.all_stored(jobs)
         left = [
             list(overrides)
             for overrides, outcome in zip(job_overrides, before, strict=True)
@@ -77,17 +76,8 @@ class SlurmLauncher(Launcher):
             )
             if settings["wait"]:
                 _wait(array, name, settings["cluster"])
-        after = zip(jobs, _outcomes(jobs) if left else before, strict=True)
+        after = zip(jobs, generation.all_stored(jobs) if left else before, strict=True)
         return [_returned(outcome or generation.unknown(job)) for job, outcome in after]
-
-
-def _outcomes(jobs: Sequence[Any]) -> list[Any]:
-    """What the store holds of each job; the shards of a benchmark stand together and share one reading."""
-    from kvbench import run as generation
-    from kvbench import store
-
-    read = functools.lru_cache(maxsize=1)(store.load_folder)
-    return [generation.stored(job, read) for job in jobs]
 
 
 def _executor(settings: dict[str, Any], folder: Path) -> Any:

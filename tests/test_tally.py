@@ -43,6 +43,8 @@ def filled(tmp_path):
                 writer.append([{"cell": "c", "attempt": 1, **error}])
             if index % 7 != 3 or index > 20:
                 writer.append(answer(index, cell=cell, **odd) for cell in ("c", "d"))
+        late = {"index": 0, "sample": "q", "error": {"type": "E", "message": "after the answer"}}
+        writer.append([{"cell": "c", "attempt": 2, **late}])
     whole = path.read_bytes().splitlines(keepends=True)
     whole[9] = whole[9].replace(b'"eos"', b'"EOS"')
     path.write_bytes(b"".join(whole))
