@@ -108,6 +108,8 @@ def _estimate(jobs: list[plan.Job], missing: list[int], devices: list[str]) -> s
     if strange:
         names = ", ".join(dict.fromkeys(strange))
         return f"cannot estimate the time of {names} before an answer is there: run with limit=2 first"
+    if not any(missing):
+        return "all is answered"
     where = f"one worker ({' or '.join(devices)})" if devices else "one worker"
     text = f"about {duration(seconds)} on {where}, as earlier answers in this store took"
     on_gpu = devices and not {"cpu", "none"} & set(devices)

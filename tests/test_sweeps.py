@@ -92,6 +92,8 @@ def test_a_plan_tells_hours_by_device(grid, monkeypatch, capsys, device, words):
     capsys.readouterr()
     assert fakes.kvbench("plan", *grid, "limit=12") == 0
     assert re.search(words, capsys.readouterr().out, re.MULTILINE)
+    assert fakes.kvbench("plan", *grid, "limit=2") == 0
+    assert capsys.readouterr().out.endswith("all is answered\n")
 
 
 def test_journals_are_read_once_whatever_the_shards(grid, reads):
