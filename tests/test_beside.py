@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 import re
 from html.parser import HTMLParser
@@ -100,6 +101,24 @@ def test_another_window_is_another_cell(tmp_path):
     bacon(tmp_path, [1.0] * 4, window=16)
     with pytest.raises(UserError, match="no cell has the model, benchmark, method, budget and options"):
         measured(tmp_path, "bacon_table1")
+
+
+def test_random_weights_and_drawn_data_stand_beside_nothing(tmp_path):
+    for number, (part, key, value) in enumerate(
+        [("model", "weights", "random"), ("benchmark", "data", "micro"), ("benchmark", "subset", "first_20")]
+    ):
+        store = tmp_path / str(number)
+        made = bacon(store, [1.0] * 20)
+        file = made.folder / "cells" / f"{made.digest}.json"
+        config = json.loads(file.read_text())
+        config[part][key] = value
+        file.write_text(json.dumps(config))
+        if key == "subset":
+            out = beside_paper(store, experiments.find("bacon_table1"))
+            assert "docvqa: subset=first_20 here, the whole set in the paper." in out
+        else:
+            with pytest.raises(UserError, match="random weights or of micro data"):
+                beside_paper(store, experiments.find("bacon_table1"))
 
 
 def test_an_average_is_that_of_its_tasks_and_resamples_each(tmp_path):

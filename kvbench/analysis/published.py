@@ -18,6 +18,7 @@ from kvbench.config import benchmark_file
 from kvbench.errors import UserError
 from kvbench.methods import registry
 from kvbench.methods.method import parse
+from kvbench.store import Cell
 
 AVERAGE = "average"  # of a row's other values, as the papers work it out
 
@@ -59,10 +60,17 @@ def pairs(rows: Sequence[reference.Row], found: Sequence[Entry]) -> list[Pair]:
     """
     cells: dict[tuple, list[Entry]] = defaultdict(list)
     for entry in found:
-        cells[_key(entry.cell)].append(entry)
+        if real(entry.cell):
+            cells[_key(entry.cell)].append(entry)
     result = [_pair(row, cells[_key(row)]) for row in rows]
     averages = _averages(result)
     return [averages.get(place, pair) for place, pair in enumerate(result)]
+
+
+def real(cell: Cell) -> bool:
+    """Whether a cell is of a trained model on its data set, not of random weights or a drawn handful."""
+    config = cell.config
+    return config["model"].get("weights") != "random" and config["benchmark"].get("data") != "micro"
 
 
 def _key(named: object) -> tuple:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvbench import reference
-from kvbench.analysis.published import Pair, from_answers, pairs
+from kvbench.analysis.published import Pair, from_answers, pairs, real
 from kvbench.analysis.results import Entry
 from kvbench.analysis.tables.footer import broken, realised, samples
 from kvbench.analysis.tables.shape import HOLE, Column
@@ -59,6 +59,8 @@ def _unlike(rows: Sequence[reference.Row], found: Sequence[Entry]) -> str:
         ours = list(dict.fromkeys(getattr(entry.cell, name) for entry in found))
         if not set(theirs) & set(ours):
             return f"the paper's {name} is {' or '.join(theirs)}, the store's {' and '.join(ours)}"
+    if not any(real(entry.cell) for entry in found):
+        return "its cells are of random weights or of micro data"
     return "no cell has the model, benchmark, method, budget and options of one of its values"
 
 
@@ -133,6 +135,11 @@ def _notes(found: Sequence[Entry], mine: Sequence[Pair], experiment: Experiment,
         samples(here, dict.fromkeys(entry.cell.benchmark for entry in here)) + realised(here) + broken(here)
     )
     lines += [f"! {_label(row)}, {row.benchmark}: {row.flag}." for row in _flagged(mine)]
+    lines += dict.fromkeys(
+        f"{cell.benchmark}: subset={cell.config['benchmark']['subset']} here, the whole set in the paper."
+        for cell in (entry.cell for entry in here)
+        if cell.config["benchmark"].get("subset", "full") != "full"
+    )
     model = mine[0].published.model
     others = sum(entry.cell.model == model and entry.cell.digest not in used for entry in found)
     if others:
