@@ -313,7 +313,7 @@ class TestCommand:
         for changed in ("model.dtype=bfloat16", "benchmark.revision=other"):
             (other,) = plan.jobs([*overrides, changed])
             assert measure.missing(other, 2) == [0, 1]
-        monkeypatch.setattr(measure, "_VERSION", 99)
+        monkeypatch.setattr(measure, "VERSION", 99)
         assert measure.missing(job, 2) == [0, 1]
 
     def test_figures_are_drawn_without_answers(self, store, no_model, tmp_path):
@@ -352,13 +352,9 @@ class TestCommand:
         assert pages.evidence(EmbeddedAdapter.__new__(EmbeddedAdapter), page, (6 * 48, 5 * 24)) == [3, 4, 17]
 
 
-TOY = [
-    "model=qwen2_vl_7b",
-    "model.weights=random",
-    "model.size=toy",
-    "model.dtype=float32",
-    "model.device=cpu",
-]
+SMALL = ["model.weights=random", "model.size=toy", "model.dtype=float32", "model.device=cpu"]
+TOY = ["model=qwen2_vl_7b", *SMALL]
+TEXT_ONLY = ["model=llama31_8b_instruct", "model.max_length=8192", *SMALL]
 
 
 class TestAnyModel:
@@ -367,6 +363,19 @@ class TestAnyModel:
         document = json.loads((tmp_path / "observations/qwen2_vl_7b/docqa_mini.json").read_text())
         assert len(document["samples"]["0"]["captured_last"]) == len(document["samples"]["0"]["cosine"]) == 4
         assert figures.write(tmp_path, tmp_path / "out", ["svg"])
+
+    def test_text_has_keys_and_no_evidence(self, tmp_path, capsys):
+        words = ["benchmark=longbench_hotpotqa", "benchmark.data=micro", "limit=1", f"store={tmp_path}"]
+        assert cli.main(["observe", *TEXT_ONLY, *words]) == 0
+        assert f"1 prompt observed; {measure.UNKNOWN}" in capsys.readouterr().err
+        names = {name.removesuffix("-llama31_8b_instruct") for name in figures.draw(tmp_path)}
+        assert "correlation" in names and not any("evidence" in name for name in names)
+
+    def test_a_model_without_eyes_says_so(self, tmp_path, capsys):
+        assert cli.main(["observe", *TEXT_ONLY, "benchmark=docqa_mini", "limit=1", f"store={tmp_path}"]) == 2
+        assert "sample 0 of docqa_mini cannot be observed: model llama31_8b_instruct reads text" in (
+            capsys.readouterr().err
+        )
 
     def test_other_data_say_that_evidence_is_not_known(self, tmp_path, capsys):
         words = ["benchmark=chartqa", "benchmark.data=micro", "limit=2", f"store={tmp_path}"]
@@ -385,6 +394,7 @@ class TestAnyModel:
         (["limit=0"], "limit"),
         (["shards=2"], "leave launcher= and shards= out"),
         (["launcher=slurm"], "leave launcher= and shards= out"),
+        (["prompt=v1"], "leave prompt= out"),
     ],
 )
 def test_mistakes_are_one_sentence(tmp_path, no_model, capsys, words, said):

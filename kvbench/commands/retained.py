@@ -25,5 +25,5 @@ def main(arguments: list[str]) -> int:
     done = retained.compute(
         Path(settings["store"]), options.samples, options.device, lambda line: print(line, file=sys.stderr)
     )
-    print(f"retained tokens of {done} new samples; `kvbench report` lays them over the images")
+    print(f"retained tokens of {done} new samples; `kvbench figures` and `report` lay them over the images")
     return DONE

@@ -140,7 +140,10 @@ def _correlation(sets: Sets) -> Figure:
 
 
 def _recent(sets: Sets) -> Figure:
-    """ECOKV figure 5: how often each of the last positions is kept, one panel a method."""
+    """ECOKV figure 5: how often each of the last positions is kept, one panel a method.
+
+    Above a panel stands the share of the kept entries that all of them are, in the legend's order.
+    """
     methods = list(next(iter(sets.values()))[0]["recent"])
     figure, axes = grid(1, len(methods), 2.6, 2.3)
     for panel, method in zip(axes[0], methods, strict=True):
@@ -149,7 +152,7 @@ def _recent(sets: Sets) -> Figure:
             found = matrix(values, lambda one: one["recent"][method])  # noqa: B023 - used at once
             line(panel, range(-LAST, 0), found, _pages(values), colour(name, list(sets)), label=name)
             shares.append(f"{found.sum(1).mean() / BUDGET:.0%}")
-        panel.set_title(f"{method}\n{', '.join(shares)} of what is kept (legend's order)")
+        panel.set_title(f"{method}\n{', '.join(shares)} of what is kept")
         panel.set_xlabel("position, -1 is the last")
     axes[0, 0].set_ylabel(f"share of heads that keep it (budget {BUDGET})")
     legend(figure, axes)
