@@ -17,10 +17,12 @@ from test_table import put
 
 from kvbench import cli, experiments, plan, reference, report
 from kvbench.analysis import published, tables
-from kvbench.analysis.results import entries
+from kvbench.analysis.results import Entry, entries
 from kvbench.analysis.tables import beside, beside_paper
 from kvbench.analysis.tables.sheet import PARTS
+from kvbench.benchmarks.base import Scores
 from kvbench.commands import table
+from kvbench.config import benchmark_file
 from kvbench.errors import UserError
 from kvbench.methods import registry
 from kvbench.methods.method import parse
@@ -101,6 +103,25 @@ def test_another_window_is_another_cell(tmp_path):
     bacon(tmp_path, [1.0] * 4, window=16)
     with pytest.raises(UserError, match="no cell has the model, benchmark, method, budget and options"):
         measured(tmp_path, "bacon_table1")
+
+
+@pytest.mark.parametrize(
+    "name", ["bacon_table1", "bacon_table7", "bacon_table12", "ecokv_table3", "ecokv_table11"]
+)
+def test_every_published_value_is_measured_by_one_planned_cell(name):
+    experiment = experiments.find(name)
+    words = ["model=llava_next_mistral_7b", "benchmark=docvqa"] if name == "bacon_table1" else []
+    found = []
+    for job in plan.jobs([f"experiment={name}", "profile=paper", *words]):
+        metrics = dict.fromkeys(benchmark_file(job.config["benchmark"]["name"])["metrics"], 0.5)
+        found += [Entry(cell, "", Scores(1, metrics), None) for cell in job.cells]
+    asked = [row for row in experiment.published() if not words or (row.model, row.benchmark) == ONE]
+    matched = published.pairs(asked, found)
+    assert len(asked) > 5 and all(pair.measured for pair in matched)
+    assert len({pair.entry.cell.digest for pair in matched}) == len(asked)
+
+
+ONE = (MODEL, "docvqa")
 
 
 def test_random_weights_and_drawn_data_stand_beside_nothing(tmp_path):

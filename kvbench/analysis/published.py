@@ -111,23 +111,23 @@ def _same(row: reference.Row, entry: Entry) -> bool:
         return False
     if cell.prompt != asked.pop("prompt", "default") or cell.config["method"].get("refresh"):
         return False
-    options = {key.rpartition(".")[2]: value for key, value in method_options(cell).items()}
-    usual = _defaults(row.method)
-    return all(
-        _text(options.get(key)) == asked.get(key, _text(value)) for key, value in usual.items()
-    ) and set(asked) <= set(usual)
+    options, usual = method_options(cell), _defaults(row.method)
+    # A row names an option alone, as radius=3; a capacity and a score may both have a beta.
+    names = {key: key.rpartition(".")[2] for key in usual}
+    return set(asked) <= set(names.values()) and all(
+        _text(options.get(key)) == asked.get(names[key], _text(value)) for key, value in usual.items()
+    )
 
 
 def _defaults(method: str) -> dict[str, object]:
-    """Options of a method, window included, at their defaults."""
+    """Options of a method at their defaults: ``window``, ``capacity.ratio``, ``score.radius``, ..."""
     parsed = parse(method)
     if parsed is None:
         return {}
     found = {"window": registry.lookup("score", parsed[1]).default_window}
     for kind, name in zip(("capacity", "score"), parsed, strict=True):
-        found |= {
-            option.name: option.default for option in registry.options(kind, name) if not option.runtime
-        }
+        options = [option for option in registry.options(kind, name) if not option.runtime]
+        found |= {f"{kind}.{option.name}": option.default for option in options}
     return found
 
 
