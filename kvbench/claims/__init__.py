@@ -14,13 +14,13 @@ FORMATS = ("text", "markdown")
 
 def rows(store: Path | str) -> list:
     """One ``Row`` a claim, in the papers' order; a claim whose data are missing is a row with a hole."""
-    from kvbench.claims import cells, measured, observations, reselection, text
+    from kvbench.claims import cells, measured, prompts, rcr, text
     from kvbench.claims.row import evaluate
 
     stored = cells.Cells(Path(store))
-    found = evaluate([*observations.attention(), *observations.keys()], measured.load(Path(store)))
+    found = evaluate([*prompts.attention(), *prompts.keys()], measured.load(Path(store)))
     found += evaluate(text.keys(), text.load(Path(store)))
-    found += evaluate([*cells.bacon(), *cells.ecokv(), *text.answers(), *reselection.tests()], stored)
+    found += evaluate([*cells.bacon(), *cells.ecokv(), *text.answers(), *rcr.tests()], stored)
     order = ("BACON", "ECOKV", "RCR")
     return sorted(found, key=lambda row: order.index(row.claim.paper))
 

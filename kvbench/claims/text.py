@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kvbench.claims import observations, printed
+from kvbench.claims import printed, prompts
 from kvbench.claims.cells import ABOVE, Spec, gap, plain
 from kvbench.claims.row import Claim, Test
 from kvbench.observations import FOLDER
@@ -26,7 +26,7 @@ def load(store: Path) -> list[Values]:
 
 def keys() -> list[Test]:
     """ECOKV's analyses of keys."""
-    return observations.keys("observe experiment=claims_text", WHERE)
+    return prompts.keys("observe experiment=claims_text", WHERE)
 
 
 def answers() -> list[Test]:

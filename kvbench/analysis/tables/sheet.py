@@ -19,15 +19,15 @@ _GAP = 2  # blanks between columns
 
 
 class Head(NamedTuple):
-    """What stands over four columns: benchmark with metric, and budget (None: the table has one alone)."""
+    """What stands over four columns: benchmark with metric, and budget."""
 
     heading: str
-    budget: int | None
+    budget: int
     key: tuple[str, str, str]  # benchmark, metric, unit
 
     @property
     def title(self) -> str:
-        return self.heading if self.budget is None else f"{self.heading}, {self.budget}"
+        return f"{self.heading}, {self.budget}"
 
 
 @dataclass(frozen=True)
@@ -121,9 +121,7 @@ def to_markdown(sheet: Sheet) -> str:
     lines = [f"### {markdown.escape(sheet.title)}", ""]
     for heading, found in groupby(sheet.heads, lambda head: head.heading):
         block = list(found)
-        names = [
-            part if head.budget is None else f"{head.budget}: {part}" for head in block for part in PARTS
-        ]
+        names = [f"{head.budget}: {part}" for head in block for part in PARTS]
         lines += [f"#### {markdown.escape(heading)}", "", f"| method | {' | '.join(names)} |"]
         lines += [f"| --- |{' ---: |' * len(names)}"]
         for label, quads in sheet.rows(block):
