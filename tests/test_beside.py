@@ -271,6 +271,8 @@ class TestCommand:
         assert code == 0 and out.startswith("embedded\n") and "100.0" in out
         assert err.count("\n") == 1 and "the paper's model is qwen2_vl_7b or" in err
         assert "kvbench run experiment=bacon_table1 profile=paper" in err
+        code, out, err = command("bacon_table1", f"store={tmp_path}", "--format", "csv")
+        assert code == 2 and out == "" and "the paper's model is" in err  # never a CSV of other columns
 
     def test_an_experiment_that_is_no_table_of_a_paper_has_its_own(self, tmp_path, command):
         put(tmp_path, "docqa_mini", "snapkv", 64, [1.0] * 12, model="embedded")
