@@ -403,7 +403,9 @@ def test_every_measured_claim_has_a_figure_that_the_report_shows_too(prompt, tmp
     assert _claims(tmp_path) is None
     values = {"prefill": 100.0, **quantities.quantities(prompt, [4, 5], [7, 30])}
     both = iter([(0, {"page": "p", **values}), (1, {"page": "q", **values})])
-    measured.fill(measured.path(tmp_path, "docqa_mini"), {}, both)
+    of = measured.settings(CONFIG, MODEL)
+    measured.fill(measured.path(tmp_path, "docqa_mini"), of, both)
+    measured.fill(measured.path(tmp_path, "textqa_mini"), of | {"version": 0}, iter([(0, values)]))  # older
     rows = evaluate([*prompts.attention(), *prompts.keys()], measured.load(tmp_path))
     assert all((row.estimate.n, row.estimate.clusters) == (2, 2) and row.verdict for row in rows)
     shown = [row for found in _claims(tmp_path)["papers"].values() for row in found]

@@ -23,11 +23,10 @@ def path(store: Path, benchmark: str) -> Path:
 
 
 def load(store: Path) -> list[Values]:
-    """The stored samples of all benchmarks, in their order."""
-    found = []
-    for benchmark in QUESTIONS:
-        found += in_order(read(path(store, benchmark)))
-    return found
+    """The stored samples of all benchmarks, in their order; none of an older definition."""
+    documents = [read(path(store, benchmark)) for benchmark in QUESTIONS]
+    known = [document for document in documents if (document["of"] or {}).get("version") == _VERSION]
+    return [values for document in known for values in in_order(document)]
 
 
 def missing(store: Path, config: dict[str, Any], model: dict[str, Any], limit: int | None) -> list[int]:

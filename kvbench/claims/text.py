@@ -8,6 +8,7 @@ from kvbench.claims import printed, prompts
 from kvbench.claims.cells import ABOVE, Spec, gap, plain
 from kvbench.claims.row import Claim, Test
 from kvbench.observations import FOLDER
+from kvbench.observations.measure import VERSION
 from kvbench.observations.stored import Values, in_order, read
 
 MODEL, BENCHMARK = "smollm2", "longbench_mini"
@@ -20,8 +21,9 @@ POINTS = "difference in F1, budget 64:"
 
 
 def load(store: Path) -> list[Values]:
-    """The observed prompts of a store."""
-    return in_order(read(store / FOLDER / MODEL / f"{BENCHMARK}.json"))
+    """The observed prompts of a store; none where an older definition of a quantity observed them."""
+    document = read(store / FOLDER / MODEL / f"{BENCHMARK}.json")
+    return in_order(document) if (document["of"] or {}).get("version") == VERSION else []
 
 
 def keys() -> list[Test]:
