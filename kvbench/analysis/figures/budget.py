@@ -50,7 +50,7 @@ def score_against_budget(item: Table) -> Figure | None:
             panel.set_xticks(budgets, [str(budget) for budget in budgets])
             panel.minorticks_off()
     for panel in axes[-1]:
-        panel.set_xlabel("budget (entries per head)")
+        panel.set_xlabel("budget (entries per KV head)")
     legend(figure, axes)
     return figure
 
@@ -114,7 +114,7 @@ def realised_entries(item: Table) -> Figure | None:
     panel.xaxis.set_major_formatter("{x:g}")
     panel.set_yticks(range(len(kept)), list(kept))
     panel.invert_yaxis()
-    panel.set_xlabel("realised entries per layer and head (dotted: the budget)")
+    panel.set_xlabel("realised entries per layer and KV head (dotted: the budget)")
     legend(figure, axes)
     return figure
 

@@ -62,7 +62,7 @@ def cost_against_fidelity(found: Sequence[Entry], reads: dict[str, float]) -> Fi
             )
         panel.set_xscale("log", base=2)
         panel.xaxis.set_major_formatter("{x:g}")
-        panel.set_xlabel("vectors read per head and step")
+        panel.set_xlabel("vectors read per KV head and step")
     axes[0, 0].set_ylabel("fidelity (ROUGE-L)")
     legend(figure, axes)
     return figure

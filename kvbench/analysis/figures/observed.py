@@ -154,7 +154,7 @@ def _recent(sets: Sets) -> Figure:
             shares.append(f"{found.sum(1).mean() / BUDGET:.0%}")
         panel.set_title(f"{method}\n{', '.join(shares)} of what is kept")
         panel.set_xlabel("position, -1 is the last")
-    axes[0, 0].set_ylabel(f"share of heads that keep it (budget {BUDGET})")
+    axes[0, 0].set_ylabel(f"share of KV heads that keep it (budget {BUDGET})")
     legend(figure, axes)
     return figure
 
@@ -169,7 +169,7 @@ def _projection(found: Values, name: str) -> Figure:
         for label, these, shade in (("visual", visual, COLOURS[0]), ("text", ~visual, COLOURS[1])):
             if these.any():
                 panel.plot(*points[these].T, ".", color=shade, markersize=2.5, alpha=0.6, label=label)
-        panel.set_title(f"{name}, layer 0, head {head}\n{sum(explained):.0%} of the variance")
+        panel.set_title(f"{name}, layer 0, KV head {head}\n{sum(explained):.0%} of the variance")
     legend(figure, axes)
     return figure
 
@@ -181,7 +181,7 @@ def _by_query(sets: Sets) -> Figure:
         axes[0],
         (
             ("attended", "% of the attention on evidence"),
-            ("captured", "share of the evidence among\nas many tiles"),
+            ("captured", "share of the evidence among\nas many visual tokens"),
         ),
         strict=True,
     ):
@@ -196,7 +196,7 @@ def _by_query(sets: Sets) -> Figure:
 
 
 def _by_layer(sets: Sets) -> Figure:
-    """BACON figures 2 (c) and 3 (a): last query against window mean; noise among its strongest tiles."""
+    """BACON figures 2 (c) and 3 (a): last query against window mean; noise among its strongest visual tokens."""
     figure, axes = grid(1, 2, 3.0, 2.3)
     _against_layers(axes[0, 0], sets, lambda one: one["captured_last"])
     for name, values in sets.items():
@@ -205,7 +205,7 @@ def _by_layer(sets: Sets) -> Figure:
         axes[0, 0].plot(range(found.shape[1]), found.mean(0), color=shade, linewidth=1, linestyle="--")
     axes[0, 0].set_title("share of the evidence captured\nby the last query (dashed: window mean)")
     _against_layers(axes[0, 1], sets, lambda one: [1 - share for share in one["captured_last"]])
-    axes[0, 1].set_title("share of noise among\nas many strongest tiles")
+    axes[0, 1].set_title("share of noise among as many\nof the strongest visual tokens")
     legend(figure, axes)
     return figure
 
