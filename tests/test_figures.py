@@ -74,7 +74,7 @@ def test_costs_are_vectors(tmp_path):
     found = entries(tmp_path)
     figure = cost.cost_against_fidelity(found, {fetching.digest: 10.0})
     (panel,) = figure.axes
-    assert panel.get_xlabel() == "vectors read per head and step"
+    assert panel.get_xlabel() == "vectors read per KV head and step"
     places = {entry.cell.digest: entry.label for entry in found}
     drawn = {bars.get_label(): bars.lines[0].get_xdata().tolist() for bars in panel.containers}
     assert drawn == {places[one_shot.digest]: [128], places[fetching.digest]: [138]}
