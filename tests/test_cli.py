@@ -78,7 +78,7 @@ def test_list_names_everything(capsys):
     (["list", "model"], "cannot list 'model': did you mean models"),
     (["score", "stor=x"], "unknown key 'stor': did you mean store"),
     (["score", "store=nowhere/at/all"], "there is no store at nowhere/at/all"),
-    (["table", "nowhere"], "there is no store at nowhere"),
+    (["table", "nowhere"], "there is no experiment 'nowhere'"),
     (["table", "--format", "pdf"], "text"),
     (["run", "model=nope"], "unknown model 'nope': choose one of"),
     (["run", "benchmark=nope"], "unknown benchmark 'nope'"),
@@ -151,7 +151,7 @@ def test_score_and_table_call_the_analysis(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(
         analysis, "score_store", lambda store: called.append(store) or ["no Java: captions wait."]
     )
-    monkeypatch.setattr(analysis, "table", lambda store, format: f"a {format} table", raising=False)
+    monkeypatch.setattr(analysis, "table", lambda store, format, **_: f"a {format} table", raising=False)
     assert cli.main(["score", f"store={tmp_path}"]) == 0
     assert cli.main(["table", str(tmp_path), "--format", "markdown"]) == 0
     assert called == [tmp_path, tmp_path]

@@ -133,7 +133,7 @@ def test_a_packed_segment_sees_the_page_and_itself_only(words):
 
 
 def test_missing_weights_are_said_in_one_sentence(tmp_path):
-    with pytest.raises(UserError, match="make embedded"):
+    with pytest.raises(UserError, match="kvbench.embedded.train"):
         load.load(tmp_path)
 
 
