@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import random
 import tempfile
@@ -48,6 +49,19 @@ def single_process() -> Iterator[None]:
         os.environ.update(before)
 
 
+@contextlib.contextmanager
+def templates_compiled_once() -> Iterator[None]:
+    """lmms-eval compiles a task's Jinja template again for every document; here each is compiled once."""
+    from lmms_eval.utils import env
+
+    own = env.from_string
+    env.from_string = functools.cache(own)
+    try:
+        yield
+    finally:
+        env.from_string = own
+
+
 def evaluate_task(
     task: Any, model: lmms, limit: int, metrics: list[str] | None = None
 ) -> tuple[dict, list[dict]]:
@@ -56,7 +70,7 @@ def evaluate_task(
     metrics: aggregate these alone; None for the task's own list. Returns (figures by metric,
     logged samples in document order). Seeds and a single worker make random fallbacks repeatable.
     """
-    with quiet(), single_process():
+    with quiet(), single_process(), templates_compiled_once():
         from lmms_eval.evaluator import evaluate
 
         own = task._aggregation_list
