@@ -103,9 +103,9 @@ def sentences() -> Iterator[None]:
     except MissingConfigException as error:
         raise _missing(error) from error
     except OverrideParseException as error:
-        if str(error.override).rstrip().endswith(","):
+        if ",," in str(error.override) or str(error.override).rstrip().endswith(","):
             raise UserError(
-                f"{error.override!r} ends in a comma: take it away, or name a value after it."
+                f"{error.override!r} has a comma too many: take it away, or name a value after it."
             ) from error
         raise UserError(
             f"cannot read the override {error.override!r}: write KEY=VALUE, as in budget=128."
@@ -115,10 +115,12 @@ def sentences() -> Iterator[None]:
 
 
 def _missing(error: MissingConfigException) -> UserError:
-    found = re.search(r"Could not find '([^']+)/([^'/]+)'", str(error))
+    found = re.search(r"Could not find '([^']+)/([^'/]*)'", str(error))
     if not found:
         return UserError(_first_line(error))
     group, name = found.groups()
+    if not name:
+        return UserError(f"{group}= names nothing: {suggest(name, choices(group))}")
     if group == "hydra/launcher":
         return UserError(f'launcher={name} is not installed: pip install "kvbench[slurm]".')
     return UserError(f"unknown {group} {name!r}: {suggest(name, choices(group))}")
@@ -147,6 +149,8 @@ def _composition(error: Exception) -> UserError:
 
 def unknown_key(key: str, known: list[str] | None = None) -> UserError:
     """The sentence for a misspelt key."""
+    if key == "profile":
+        return UserError("profile= chooses among an experiment's models: name one, as in experiment=table1.")
     if known is None:
         known = sorted({*RunConfig.__dataclass_fields__, "experiment", "profile"} - {"axes"})
         known += [f"launcher.{key}" for key in _launcher_keys()]

@@ -246,11 +246,13 @@ def test_a_big_grid_is_composed_by_its_parts_not_by_its_cells(monkeypatch):
     (["prompt=terse"], "no prompt 'terse'"),
     (["axes=[]"], "axes is filled by kvbench"),
     (["budget"], "cannot read the override 'budget'"),
-    (["method=snapkv,"], "ends in a comma"),
-    (["budget=64,"], "ends in a comma"),
+    (["method=snapkv,"], "has a comma too many"),
+    (["budget=64,"], "has a comma too many"),
+    (["method=snapkv,,fullkv"], "has a comma too many"),
+    (["method="], "method= names nothing: choose one of"),
+    (["profile=paper"], "name one, as in experiment=table1"),
     (["benchmark=glob(zzz*)"], "matches nothing"),
     (["budget=interval(1,5)"], "list the values"),
-    (["profile=paper"], "unknown key 'profile'"),
 ])  # fmt: skip
 def test_mistakes_are_one_sentence(overrides, words):
     assert re.search(words, mistake(*overrides))
