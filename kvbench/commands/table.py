@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "settings", nargs="*", metavar="EXPERIMENT store=DIR", help="default: store=runs/default"
     )
-    parser.add_argument("--format", default="text", help=f"{formats} (default: text)")
+    parser.add_argument("--format", choices=analysis.FORMATS, default="text", help="(default: text)")
     parser.add_argument(
         "--against",
         metavar="METHOD",
@@ -43,8 +43,6 @@ def main(arguments: list[str]) -> int:
         "--exact", action="store_true", help="p of McNemar's exact test and Holm's adjustment, not intervals"
     )
     options = parser.known(arguments)
-    if options.format not in analysis.FORMATS:
-        raise UserError(f"format must be one of {formats}, not {options.format!r}.")
     experiment, words = _experiment(options.settings)
     usual = {"store": str(experiment.store) if experiment else "runs/default", "format": options.format}
     if experiment and not any(word.startswith("store=") for word in words) and not experiment.store.is_dir():

@@ -196,7 +196,7 @@ def _by_query(sets: Sets) -> Figure:
 
 
 def _by_layer(sets: Sets) -> Figure:
-    """BACON figures 2 (c) and 3 (a): last query against window mean; noise among its visual tokens."""
+    """BACON figures 2 (c) and 3 (a): last query against window mean; noise in its strongest tokens."""
     figure, axes = grid(1, 2, 3.0, 2.3)
     _against_layers(axes[0, 0], sets, lambda one: one["captured_last"])
     for name, values in sets.items():
