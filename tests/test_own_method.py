@@ -1,4 +1,4 @@
-"""The README's recipe for a new method, followed in a copy of the project: one file and one config."""
+"""The recipe of docs/extending.md for a new method, followed in a copy of the project: one file and one config."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def fenced(language: str) -> str:
-    """The one code block of that language in the README's section on own methods."""
-    section = (ROOT / "README.md").read_text().split("## Add your own method")[1].split("\n## ")[0]
+    """The one code block of that language in the section on own methods."""
+    section = (ROOT / "docs/extending.md").read_text().split("## Add your own method")[1].split("\n## ")[0]
     (block,) = re.findall(rf"```{language}\n(.*?)```", section, flags=re.S)
     return block
 
