@@ -21,6 +21,7 @@ import orjson
 
 from kvbench.analysis import Missing
 from kvbench.analysis.results import results_csv
+from kvbench.benchmarks import fidelity
 from kvbench.benchmarks.base import Benchmark, Scores, listed
 from kvbench.benchmarks.captions import java
 from kvbench.config import benchmark_file
@@ -40,7 +41,7 @@ from kvbench.store.responses import kept_overall
 
 LARGE = 1 << 29  # bytes of journals; below, starting processes takes longer than it saves
 WORKERS = 2  # each holds the records of one folder
-_VERSION = 2  # raise when the meaning of a score changes: every cell is then scored again
+_VERSION = 3  # raise when the meaning of a score changes: every cell is then scored again
 
 
 def benchmark_config(cell: Cell) -> dict[str, Any]:
@@ -203,6 +204,7 @@ def _key(cfg: Mapping[str, Any], given: _Given, reference: _Given | None) -> str
     """Digest of all that a score depends on, the presence of Java included."""
     facts = {
         "version": _VERSION,
+        "fidelity": fidelity.VERSION,
         "lmms_eval": importlib.metadata.version("lmms-eval"),
         "java": "java" not in (cfg.get("needs") or []) or java() is not None,
         "benchmark": {

@@ -1,4 +1,5 @@
-"""CIDEr for many cells with one start of Java; the figure is lmms-eval's own, to the last digit.
+"""CIDEr for many cells with one start of Java; the figure is lmms-eval's own, to the last digit, unless
+a caption holds a line end: that shifts pycocoevalcap's own output.
 
 lmms-eval's caption tasks start the Java PTB tokenizer twice per metric and cell. Here every distinct
 block of captions (the references once, each cell's candidates) is tokenised in one call, then

@@ -42,9 +42,12 @@ class LmmsBenchmark(Benchmark):
     def __init__(self, cfg: Mapping[str, Any]) -> None:
         super().__init__(cfg)
         self.task: Any = load_task(cfg)
+        from kvbench.benchmarks.replay import known_metrics
+
         self.last_stage = wording.last_stage(cfg)
         self.reasoning_tokens = wording.reasoning_tokens(cfg)
-        known = set(self.task.aggregation()) | {ROUGE, AGREEMENT, DIVERGENCE}
+        self._known = known_metrics(self.task)
+        known = {*self._known, ROUGE, AGREEMENT, DIVERGENCE}
         unknown = [metric for metric in {*self.metrics, self.metric} if metric not in known]
         if unknown:
             raise UserError(
@@ -65,9 +68,7 @@ class LmmsBenchmark(Benchmark):
     def plain_metrics(self) -> list[str]:
         """Configured metrics that lmms-eval computes."""
         return [
-            metric
-            for metric in self.metrics
-            if metric in self.task.aggregation() and metric not in self.caption_metrics
+            metric for metric in self.metrics if metric in self._known and metric not in self.caption_metrics
         ]
 
     @cached_property
@@ -155,7 +156,7 @@ class LmmsBenchmark(Benchmark):
         results = {s["doc_id"]: s[metric] for s in logged if metric in s}
         if all(_is_number(value) for value in results.values()):
             return {index: float(value) for index, value in results.items()}
-        aggregate = self.task.aggregation()[metric]
+        aggregate = self.task.aggregation()[self._known[metric]]
         with tempfile.TemporaryDirectory() as folder, quiet():
             wants = "args" in inspect.signature(aggregate).parameters  # lmms-eval decides it alike
             given = {"args": Namespace(output_path=folder)} if wants else {}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kvbench.benchmarks import subsets, video, wording
-from kvbench.benchmarks.repairs import REPAIRS
+from kvbench.benchmarks.repairs import repair
 from kvbench.benchmarks.usable import check_columns, check_schema, require_hub_data, unusable
 from kvbench.errors import UserError
 from kvbench.paths import cache_dir, is_folder
@@ -114,8 +114,7 @@ def task_config(cfg: Mapping[str, Any]) -> dict[str, Any]:
         for words in (own_words, wording.last_stage(cfg) or {}):
             wording.check(cfg, words, usual)
         config["lmms_eval_specific_kwargs"] = {"default": {**usual, **own_words}}
-    if cfg["task"] in REPAIRS:
-        REPAIRS[cfg["task"]](config, cfg)
+    repair(config, cfg)
     if cfg.get("video_column"):
         config["doc_to_visual"] = lambda doc: [
             video.clip(video.find(cfg, doc[cfg["video_column"]]), int(cfg["frames"]))

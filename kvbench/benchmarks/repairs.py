@@ -1,4 +1,4 @@
-"""What a few of lmms-eval's tasks need before their figures can be trusted; by task name.
+"""What a few of lmms-eval's tasks need before their figures can be trusted; by task name, or by metric.
 
 Each function changes the task's configuration. Prompts, parsers and the library stay as they are, but for
 OCRBench's sums, which are emptied before each use.
@@ -61,6 +61,28 @@ def screenspot(config: dict[str, Any], _: Mapping[str, Any]) -> None:
     config["metric_list"] = [*config["metric_list"], *({**centre, "metric": name} for name in groups)]
 
 
+def compared_length(config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    """Its ANLS compares texts with inner white space collapsed, as the DocVQA challenge does, but divides by
+    the length before: `w` and `z` with 30 blanks between them would be 0.875 for the truth `abcd`.
+
+    The definition (Biten et al. 2019, eq. 1) normalises by the longer of the two texts that are compared.
+    Answers without such blanks score as before.
+    """
+    from lmms_eval.api import metrics
+
+    def anls(references: list[str], predictions: Any, **kwargs: Any) -> dict[str, float]:
+        given = predictions[0] if isinstance(predictions[0], str) else predictions[0][0]
+        return metrics.anls([_collapsed(text) for text in references], [_collapsed(given)], **kwargs)
+
+    config["metric_list"] = [
+        {**entry, "metric": anls} if entry["metric"] == "anls" else entry for entry in config["metric_list"]
+    ]
+
+
+def _collapsed(text: str) -> str:
+    return " ".join(text.split())
+
+
 PLATFORMS = {"mobile": ("ios", "android"), "desktop": ("macos", "windows")}
 
 REPAIRS: dict[str, Callable[[dict[str, Any], Mapping[str, Any]], None]] = {
@@ -69,3 +91,12 @@ REPAIRS: dict[str, Callable[[dict[str, Any], Mapping[str, Any]], None]] = {
     "hrbench8k": hrbench,
     "screenspot_rec_test": screenspot,
 }
+
+
+def repair(config: dict[str, Any], cfg: Mapping[str, Any]) -> None:
+    """Change the configuration of a task in place, where it has something to mend."""
+    if cfg["task"] in REPAIRS:
+        REPAIRS[cfg["task"]](config, cfg)
+    metrics = [entry["metric"] for entry in config.get("metric_list") or ()]
+    if "anls" in metrics and not config.get("process_results"):  # else it is not lmms-eval's shared one
+        compared_length(config, cfg)

@@ -62,20 +62,42 @@ def templates_compiled_once() -> Iterator[None]:
         env.from_string = own
 
 
+def spellings(task: Any, metric: str, name: str) -> list[str]:
+    """What a figure may be called: ``exact_match``, ``exact_match,flexible-extract`` or both.
+
+    ``name`` is one of the task's filters, through which it hands answers to its metrics; most tasks have one
+    that is called ``none``. The short name is that filter's, or that of a task's only filter.
+    """
+    long = [] if name == "none" else [f"{metric},{name}"]
+    return [metric, *long] if name == "none" or len(task._filters) == 1 else long
+
+
+def known_metrics(task: Any) -> dict[str, str]:
+    """Every name of a figure of the task, and the metric whose aggregation it is."""
+    return {
+        spelt: metric
+        for metric in task.aggregation()
+        for each in task._filters
+        for spelt in spellings(task, metric, each.name)
+    }
+
+
 def evaluate_task(
     task: Any, model: lmms, limit: int, metrics: list[str] | None = None
 ) -> tuple[dict, list[dict]]:
     """Let lmms-eval run ``model`` on the first ``limit`` documents of ``task``.
 
     metrics: aggregate these alone; None for the task's own list. Returns (figures by metric,
-    logged samples in document order). Seeds and a single worker make random fallbacks repeatable.
+    logged samples in document order, one a document), both under the names of ``known_metrics``. Seeds and a
+    single worker make random fallbacks repeatable.
     """
     with quiet(), single_process(), templates_compiled_once():
         from lmms_eval.evaluator import evaluate
 
         own = task._aggregation_list
         if metrics is not None:
-            task._aggregation_list = {name: function for name, function in own.items() if name in metrics}
+            wanted = {known_metrics(task).get(name, name) for name in metrics}
+            task._aggregation_list = {name: function for name, function in own.items() if name in wanted}
         random.seed(0)
         np.random.seed(1234)
         try:
@@ -94,10 +116,20 @@ def evaluate_task(
                 )
         finally:
             task._aggregation_list = own
-    figures = {
-        key.removesuffix(",none"): float(value)
-        for key, value in result["results"][task.config.task].items()
-        if key.endswith(",none") and "_stderr" not in key and isinstance(value, (int, float))
-    }
-    samples = sorted(result["samples"][task.config.task], key=lambda sample: sample["doc_id"])
-    return figures, samples
+    found = result["results"][task.config.task]
+    figures = {}
+    logged: dict[int, dict] = {}
+    parts = np.array_split(np.arange(len(result["samples"][task.config.task])), len(task._filters))
+    for each, part in zip(task._filters, parts, strict=True):  # lmms-eval logs one filter after the other
+        names = {metric: spellings(task, metric, each.name) for metric in own}
+        for metric, spelt in names.items():
+            value = found.get(f"{metric},{each.name}")
+            if isinstance(value, (int, float)):
+                figures |= dict.fromkeys(spelt, float(value))
+        for sample in (result["samples"][task.config.task][place] for place in part):
+            values = {
+                name: sample[metric] for metric, spelt in names.items() if metric in sample for name in spelt
+            }
+            rest = {key: value for key, value in sample.items() if key not in own}
+            logged.setdefault(sample["doc_id"], rest).update(values)
+    return figures, [logged[index] for index in sorted(logged)]
