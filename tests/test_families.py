@@ -282,7 +282,7 @@ def test_prompts_longer_than_the_context():
 
 
 def test_marks_say_where_pictures_go():
-    assert parts("a<image>b", ["X"], interleave=False) == ["X", "ab"]
+    assert parts("a<image>b", ["X"], interleave=False) == ["X", "a<image>b"]
     assert parts("a<image>b<image>", ["X", "Y"], interleave=True) == ["a", "X", "b", "Y"]
     with pytest.raises(UserError, match="1 <image> marks for 2 pictures"):
         parts("a<image>b", ["X", "Y"], interleave=True)

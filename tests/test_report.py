@@ -117,6 +117,15 @@ def test_a_second_call_leaves_the_page_alone_and_a_new_answer_does_not(store, pa
     assert report.write([store], page, report.Options(), ["Mind the <gap>."])
 
 
+def test_a_clip_is_shown_by_three_of_its_frames(tmp_path):
+    cfg = benchmark_cfg("videomme", "micro")
+    fakestore.add(tmp_path, cfg, method_cfg("fullkv"), None, {0: "A", 1: "B"})
+    assert cli.main(["report", str(tmp_path)]) == 0
+    (data,) = [json.loads(body) for kind, body in read(tmp_path / "report.html").scripts
+               if kind.get("class") == "data"]  # fmt: skip
+    assert [len(sample["p"]) for sample in data["samples"]] == [3, 3]
+
+
 def test_bad_input(tmp_path, capsys):
     assert cli.main(["report", str(tmp_path / "none")]) == 2
     assert cli.main(["report", str(tmp_path)]) == 2

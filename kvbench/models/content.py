@@ -24,12 +24,12 @@ class Clip:
 def parts(text: str, visuals: list[Any], interleave: bool) -> list[Any]:
     """Text and visuals (pictures, clips) in reading order.
 
-    interleave: each MARK of the text gives way to the next visual. Otherwise the visuals go first, and marks
-    are dropped, as lmms-eval's own wrappers of these models do. Raises UserError when there are not as many
-    marks as visuals.
+    interleave: each MARK of the text gives way to the next visual. Otherwise the visuals go first, and MARK
+    is text like any other: without interleaving no task writes it. Raises UserError when there are not as
+    many marks as visuals.
     """
     if not interleave:
-        return [*visuals, text.replace(MARK, "")]
+        return [*visuals, text]
     pieces = text.split(MARK)
     if len(pieces) != len(visuals) + 1:
         raise UserError(

@@ -8,6 +8,7 @@ from kvbench.errors import UserError, first_line
 from kvbench.models import toy
 from kvbench.models.base import Adapter, Inputs, resolve_device, resolve_dtype, stop_tokens
 from kvbench.models.checkpoint import read_config
+from kvbench.models.literal import Literal
 
 LOCAL = "embedded"  # `weights` of the language model that `make setup` converts
 
@@ -19,10 +20,12 @@ class TextAdapter(Adapter):
         visuals = sum(not isinstance(part, str) for part in parts)
         if visuals:
             raise UserError(f"model {self.name} reads text only, but the sample has {visuals} image(s).")
+        text = "".join(parts)
+        literal = Literal([text], self.tokenizer)
         ids = self.tokenizer.apply_chat_template(
-            self.messages("".join(parts)), tokenize=True, add_generation_prompt=True, return_dict=True
+            self.messages(literal.hide(text)), tokenize=True, add_generation_prompt=True, return_dict=True
         )["input_ids"]
-        return self.text_inputs(ids)
+        return self.text_inputs(literal.reveal(ids)[0] if literal else ids)
 
 
 def mistral(words: Any):

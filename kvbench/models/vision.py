@@ -15,6 +15,7 @@ from kvbench.models.base import Adapter, Inputs, resolve_device, resolve_dtype, 
 from kvbench.models.boxes import Box
 from kvbench.models.checkpoint import read_config
 from kvbench.models.content import Clip
+from kvbench.models.literal import Literal, spliced
 
 
 class VisionAdapter(Adapter):
@@ -81,13 +82,21 @@ class VisionAdapter(Adapter):
             extra.update(images=images, images_kwargs=self.image_options())
         if clips:
             extra.update(videos=[clip.frames for clip in clips], videos_kwargs=self.video_options(clips))
+        literal = Literal([p for p in parts if isinstance(p, str)], self.tokenizer, self.processor)
+        content = [_content(literal.hide(part) if isinstance(part, str) else part) for part in parts]
         text = self.processor.apply_chat_template(
-            self.messages([_content(part) for part in parts]), add_generation_prompt=True, tokenize=False
+            self.messages(content), add_generation_prompt=True, tokenize=False
         )
         bos = self.tokenizer.bos_token
         special = not (bos and text.startswith(bos))  # some chat templates write it themselves
         batch = self.processor(text=[text], add_special_tokens=special, return_tensors="pt", **extra)
-        inputs = self.text_inputs(batch.pop("input_ids")[0].tolist())
+        ids = batch.pop("input_ids")[0].tolist()
+        if literal:
+            (ids, origin), by_token = literal.reveal(ids), (1, len(ids))
+            for key, value in batch.items():
+                if getattr(value, "shape", None) == by_token:
+                    batch[key] = spliced(value, origin)
+        inputs = self.text_inputs(ids)
         for key, value in batch.items():
             if key != "attention_mask" and hasattr(value, "to"):
                 value = value.to(self.device)

@@ -128,10 +128,24 @@ def _data(cfg: dict, indices: Sequence[int], options: Options) -> tuple[dict, di
     wanted = [index for index in indices if index in samples]
     pictures = {}
     for index in wanted[: options.images]:
-        uris = [_jpeg(image, options.pixels) for image in samples[index].images()]
+        uris = [_jpeg(image, options.pixels) for image in _stills(samples[index].images())]
         if uris:
             pictures[index] = uris
     return {i: samples[i].text for i in wanted}, pictures, benchmark.references(wanted)
+
+
+def _stills(visuals: Sequence[Any]) -> list[Any]:
+    """Pictures as they are; of a clip the first, middle and last frame."""
+    from kvbench.models.content import Clip
+
+    found: list[Any] = []
+    for visual in visuals:
+        if isinstance(visual, Clip):
+            last = len(visual.frames) - 1
+            found += [visual.frames[place] for place in sorted({0, last // 2, last})]
+        else:
+            found.append(visual)
+    return found
 
 
 def _jpeg(image: Any, pixels: int) -> str:
