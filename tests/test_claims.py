@@ -202,12 +202,25 @@ class TestReselection:
             oracle={"value": [0.5, 0.0, 0.8, 1.0], "cluster": pages},
             exact={"value": [1.0, 0.5, 0.8, 1.0], "cluster": pages, "stayed": [0.5, 0.7, 0.9, 0.7]},
             infinigen={"value": [0.9, 0.8, 0.7, 0.6], "cluster": pages},
-            rcr={"value": [0.5] * 4, "cluster": pages, "reads": [60, 64, 68, 64]},
+            rcr={"value": [0.5] * 4, "cluster": pages, "reads": [60, 64, 68, 64], "refreshed": [0.4] * 4},
             **{
-                "threshold_tau=0.05": {"value": [0.5, 0.6, 0.6, 0.6], "cluster": pages},
-                "threshold_tau=0.15": {"value": [0.8] * 4, "cluster": pages, "length": [1, 2, 3, 4]},
+                "threshold_tau=0.05": {
+                    "value": [0.5, 0.6, 0.6, 0.6],
+                    "cluster": pages,
+                    "refreshed": [0.3, 0.5, 0.4, 0.3],
+                },
+                "threshold_tau=0.15": {
+                    "value": [0.8] * 4,
+                    "cluster": pages,
+                    "length": [1, 2, 3, 4],
+                    "refreshed": [0.4, 0.1, 0.1, 0.1],
+                },
+                "threshold_detector=exact tau=0.05": {"value": [0.9] * 4, "cluster": pages},
             },
         )
+        for row in rows.itertuples():
+            if row.name == "threshold":
+                row.options["detector"] = "exact" if "exact" in row.policy else "lowrank"
         found.samples = rows.assign(model="embedded", benchmark="describe_mini")
         return found
 
@@ -222,8 +235,23 @@ class TestReselection:
         assert (found.low, found.high) == (pytest.approx(0.2), pytest.approx(0.4))
 
     def test_the_best_threshold_is_the_rival(self, store):
-        found = reselection.against_best_threshold(store)
+        found = reselection.against_best_threshold("lowrank")(store)
         assert (found.value, found.note) == (pytest.approx(-0.3), "best: threshold tau=0.15")
+        found = reselection.against_best_threshold("exact")(store)
+        assert (found.value, found.note) == (pytest.approx(-0.4), "best: threshold detector=exact tau=0.05")
+
+    def test_a_threshold_of_another_detector_is_no_rival(self, store):
+        store.samples = store.samples[~store.samples["policy"].str.contains("exact")]
+        with pytest.raises(Hole, match="no scored cell with refresh=threshold refresh.detector=exact"):
+            reselection.against_best_threshold("exact")(store)
+
+    def test_the_rival_at_equal_share_refreshes_as_often(self, store):
+        found = reselection.against_threshold_at_equal_share(store)
+        assert found.value == pytest.approx(-0.075)
+        assert found.note == "threshold tau=0.05 refreshes 0.38, rcr 0.40"
+        store.samples = store.samples.assign(refreshed=math.nan)
+        with pytest.raises(Hole, match="trace=true"):
+            reselection.against_threshold_at_equal_share(store)
 
     def test_means_and_differences(self, store):
         assert reselection.mean("oracle")(store).value == pytest.approx(0.575)

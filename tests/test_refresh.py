@@ -25,6 +25,7 @@ BUDGET = WINDOW + SELECTED
 POLICIES = [
     {"name": "exact"},
     {"name": "threshold", "tau": 0.05},
+    {"name": "threshold", "tau": 0.05, "detector": "exact"},
     {"name": "rcr", "tau": 0.05},
     {"name": "quest", "page": 8},
     {"name": "arkvale", "page": 8},
@@ -245,10 +246,13 @@ def test_rcr_is_approximate_otherwise():
     assert shared(found) > shared(step.positions) + 0.1
 
 
-@pytest.mark.parametrize("name", ["threshold", "rcr"])
-def test_drift_is_the_mass_on_evicted_entries(name):
+@pytest.mark.parametrize(
+    "name, options",
+    [("threshold", {"detector": "exact"}), ("threshold", {"rank": DIM}), ("rcr", {"rank": DIM})],
+)
+def test_drift_is_the_mass_on_evicted_entries(name, options):
     step = random_step(Prompt())
-    policy = make("refresh", name, {"rank": DIM} if name == "rcr" else {})
+    policy = make("refresh", name, options)
     logits = true_logits(step)
     others = torch.einsum("bhgd,bhnd->bhgn", step.query, step.held[:, :, SELECTED:]) * step.scaling
     p = torch.cat([logits, others], -1).softmax(-1)[..., : step.count]
@@ -397,7 +401,7 @@ def test_exact_policy_equals_brute_force(llama, seed):
 def test_exact_equivalents_decode_alike(llama):
     alike = [
         {"name": "exact"},
-        {"name": "threshold", "tau": 0.0},
+        {"name": "threshold", "tau": 0.0, "detector": "exact"},
         {"name": "quest", "page": 1},
         {"name": "arkvale", "page": 1},
         {"name": "infinigen", "rank": DIM, "query": "current"},
@@ -405,6 +409,16 @@ def test_exact_equivalents_decode_alike(llama):
     ]
     found = tokens(llama, [method(r) for r in alike], count=40)
     assert all(f == found[0] for f in found)
+
+
+@pytest.mark.parametrize("options", [{}, {"rank": 4}, {"candidates": 20}, {"group": "max"}], ids=str)
+def test_a_fixed_threshold_is_rcr_without_rate_control(llama, options):
+    for tau in (0.05, 0.15):
+        alike = [{"name": "threshold", "tau": tau}, {"name": "rcr", "tau": tau, "eta": 0.0}]
+        rival = {"name": "threshold", "tau": tau, "detector": "exact"}
+        found = [method({**one, **options}) for one in alike]
+        fixed, rcr, exact = tokens(llama, [*found, method(rival)], 40)
+        assert fixed == rcr and fixed != exact
 
 
 def test_policies_differ(llama):
@@ -630,8 +644,8 @@ def test_traces_say_what_each_policy_did(traced):
     assert 0 < traced["rcr-0.05"].trace.refreshed.mean() < 1
     for name in ("quest-8", "arkvale-8", "infinigen-current"):
         assert float(none.overlap.mean()) < float(traced[name].trace.overlap.mean()) <= 1
-    # A layer that fires under `threshold` holds the exact set; the others what they held.
-    threshold = traced["threshold-0.05"].trace
+    # A layer that fires under an exact threshold holds the exact set; the others what they held.
+    threshold = traced["threshold-0.05-exact"].trace
     fired = threshold.refreshed == 1
     assert bool((threshold.overlap[fired] == 1).all()) and bool((fired == (threshold.drift > 0.05)).all())
 
@@ -642,6 +656,7 @@ def test_costs_have_the_same_units(traced):
     expected = {  # held, dots, reads when refreshed
         "exact": (0, prefix, prefix + SELECTED),
         "rcr-0.05": (prefix * 8 / DIM, prefix * 8 / DIM, 5 * SELECTED),
+        "threshold-0.05": (prefix * 8 / DIM, prefix * 8 / DIM, 5 * SELECTED),
         "quest-8": (2 * pages, 2 * pages, 2 * SELECTED),
         "arkvale-8": (2 * pages, 2 * pages, 2 * SELECTED),
         "infinigen-current": (prefix / 4, prefix / 4, 2 * SELECTED),
@@ -651,7 +666,7 @@ def test_costs_have_the_same_units(traced):
         trace = traced[name].trace
         assert trace.held == held and bool((trace.dots == dots).all())
         assert bool((trace.reads == reads * (trace.refreshed if name != "oracle" else 0)).all())
-    threshold = traced["threshold-0.05"].trace
+    threshold = traced["threshold-0.05-exact"].trace
     assert bool((threshold.reads == prefix + SELECTED * threshold.refreshed).all())
 
 

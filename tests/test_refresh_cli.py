@@ -247,7 +247,8 @@ def test_offload_reaches_the_policy_and_leaves_the_cell(kvbench, tmp_path, monke
 
 
 @pytest.mark.parametrize("name, cells, jobs", [
-    ("rcr_detailcaps", 11, 1), ("rcr_textcaps", 11, 1), ("rcr_oracle_vqa", 5, 2),
+    ("rcr_detailcaps", 13, 1), ("rcr_textcaps", 13, 1), ("rcr_oracle_vqa", 5, 2),
+    ("rcr_threshold_exact", 2, 1),
     ("rcr_threshold_sweep", 13, 1), ("rcr_cost", 14, 1),
 ])  # fmt: skip
 def test_experiments_compose_at_the_papers_layout(name, cells, jobs):

@@ -10,6 +10,7 @@ from kvbench.claims.reselection import (
     SHORT,
     against,
     against_best_threshold,
+    against_threshold_at_equal_share,
     changed,
     gap_correlation,
     mean,
@@ -23,6 +24,7 @@ from kvbench.claims.row import Claim, Estimate, Region, Test
 
 RATE = 0.4  # the usual target of refreshed layer-steps
 DESCRIPTIONS = "run experiment=rcr_detailcaps"
+EXACT = "run experiment=rcr_threshold_exact"
 ANSWERS = "run experiment=rcr_oracle_vqa"
 
 
@@ -83,7 +85,25 @@ def tests() -> list[Test]:
             ABOVE,
             DESCRIPTIONS,
             3,
-            against_best_threshold,
+            against_best_threshold("lowrank"),
+        ),
+        (
+            "rcr is above a fixed threshold at equal refreshed share",
+            "+.020 to +.048 over any (DetailCaps, text)",
+            "difference in fidelity:",
+            ABOVE,
+            DESCRIPTIONS,
+            3,
+            against_threshold_at_equal_share,
+        ),
+        (
+            "rcr is above a fixed threshold with exact drift and re-selection",
+            "not in the paper",
+            "difference in fidelity:",
+            ABOVE,
+            EXACT,
+            3,
+            against_best_threshold("exact"),
         ),
         (
             "the refreshed share is near its target 0.4 on long answers",

@@ -20,6 +20,8 @@ from kvbench.claims.row import Estimate, Hole
 from kvbench.store.responses import load_folder
 
 if TYPE_CHECKING:
+    import pandas
+
     from kvbench.analysis.results import Entry
 
 LONG, SHORT = "describe_mini", ("docqa_mini", "textqa_mini")
@@ -48,13 +50,39 @@ def against(policy: str, other: str) -> Callable[[Cells], Estimate]:
     return figure
 
 
-def against_best_threshold(cells: Cells) -> Estimate:
+def against_best_threshold(detector: str) -> Callable[[Cells], Estimate]:
     """rcr minus the fixed threshold whose mean fidelity is highest on these very samples."""
+
+    def figure(cells: Cells) -> Estimate:
+        group, label, names = _thresholds(cells, detector)
+        best = max(names, key=lambda name: policies.scored(policies.of(group, name))["value"].mean())
+        return dataclasses.replace(_of(policies.compare(group, label, best)), note=f"best: {best}")
+
+    return figure
+
+
+def against_threshold_at_equal_share(cells: Cells) -> Estimate:
+    """rcr minus the fixed threshold whose share of refreshed layer-steps is nearest to rcr's own."""
+    group, label, names = _thresholds(cells, "lowrank")
+    rates = policies.rates(group)
+    share = rates[rates["quantity"] == "refreshed"].set_index("policy")["value"]
+    share = share[[label, *names]].dropna()
+    if label not in share or len(share) < 2:
+        raise Hole(f"no traces of rcr and a fixed threshold on {LONG}: run them with trace=true")
+    nearest = (share.drop(label) - share[label]).abs().idxmin()
+    note = f"{nearest} refreshes {share[nearest]:.2f}, rcr {share[label]:.2f}"
+    return dataclasses.replace(_of(policies.compare(group, label, nearest)), note=note)
+
+
+def _thresholds(cells: Cells, detector: str) -> tuple[pandas.DataFrame, str, list[str]]:
+    """(selection, rcr's label, labels of the fixed thresholds with a detector). Raises Hole."""
     group, label = cells.policy(LONG, "rcr")
-    cells.policy(LONG, "threshold")
-    names = group["policy"][group["name"] == "threshold"].unique()
-    best = max(names, key=lambda name: policies.scored(policies.of(group, name))["value"].mean())
-    return dataclasses.replace(_of(policies.compare(group, label, best)), note=f"best: {best}")
+    of_detector = group["options"].map(lambda options: options.get("detector") == detector)
+    known = policies.scored(group[(group["name"] == "threshold") & of_detector])
+    names = list(known["policy"].unique())
+    if not names:
+        raise Hole(f"no scored cell with refresh=threshold refresh.detector={detector} on {LONG}")
+    return group, label, names
 
 
 def recovered(cells: Cells) -> Estimate:

@@ -17,8 +17,8 @@ EPILOG = """keys:
   measure=false  only show what is stored; the model is not loaded, which takes minutes otherwise
 
 The answers come from `kvbench run` into the same store: experiment=claims, claims_terms, claims_diversity,
-claims_windows, claims_text, rcr_detailcaps and rcr_oracle_vqa, and what text shows from `kvbench observe
-experiment=claims_text`; `make claims` runs all of it."""
+claims_windows, claims_text, rcr_detailcaps, rcr_threshold_exact and rcr_oracle_vqa, and what text shows
+from `kvbench observe experiment=claims_text`; `make claims` runs all of it."""
 
 
 def main(arguments: list[str]) -> int:
