@@ -114,8 +114,13 @@ def identity(
     budget: int | None,
     seed: int,
     prompt: str,
+    code: str | None = None,
 ) -> dict[str, Any]:
-    """The resolved identity config of a cell, as it is hashed and stored: files by what they hold."""
+    """The resolved identity config of a cell, as it is hashed and stored: files by what they hold.
+
+    code: version of the method's source (``kvbench.methods.version``); None, and left out, for one that keeps
+    everything.
+    """
     resolved = {
         "model": {key: value for key, value in model.items() if key not in MODEL_RUNTIME},
         "benchmark": {key: value for key, value in benchmark.items() if key not in BENCHMARK_RUNTIME},
@@ -123,6 +128,7 @@ def identity(
         "budget": budget,
         "seed": seed,
         "prompt": prompt,
+        **({} if code is None else {"code": code}),
     }
     return by_content(resolved)
 

@@ -68,13 +68,20 @@ def observe(jobs: list[plan.Job]) -> int:
     return 0
 
 
-def clean(overrides: list[str], multirun: bool, yes: bool) -> bool:
-    """Delete what the store holds of the cells of these overrides; False when the person says no."""
-    from kvbench.store import clean as cleaning
+def clean(overrides: list[str], multirun: bool, yes: bool, only_earlier: bool = False) -> bool:
+    """Delete what the store holds of the cells of these overrides; False when the person says no.
 
+    Their earlier versions go too, or with ``only_earlier`` these alone.
+    """
+    from kvbench.store import clean as cleaning
+    from kvbench.store import earlier
+
+    asked = [cell for job in plan.jobs(overrides, multirun) for cell in job.cells]
     cells: dict[Path, set[str]] = {}
-    for job in plan.jobs(overrides, multirun):
-        cells.setdefault(job.folder, set()).update(cell.digest for cell in job.cells)
+    for cell in [*earlier.of_cells(asked), *([] if only_earlier else asked)]:
+        cells.setdefault(cell.folder, set()).add(cell.digest)
+    if only_earlier and not cells:
+        return True
     answers = sum(cleaning.count(folder, digests) for folder, digests in cells.items())
     if not yes:
         if not sys.stdin.isatty():

@@ -13,6 +13,7 @@ from rich.table import Table
 from kvbench import compose, doctor, paths, plan, sizes, store
 from kvbench.errors import UserError
 from kvbench.methods import registry
+from kvbench.store import earlier
 from kvbench.words import duration
 
 
@@ -74,7 +75,7 @@ def print_plan(overrides: list[str], multirun: bool, list_cells: bool) -> None:
     console.print(_estimate(jobs, missing, sorted(devices)), markup=False)
     unfinished = [job for job, count in zip(jobs, missing, strict=True) if count or unknown]
     lacking = doctor.lacking((job.config["model"], job.config["benchmark"]) for job in unfinished)
-    for sentence in [*_left_out(jobs), *lacking]:
+    for sentence in [*_left_out(jobs), *_old(jobs), *lacking]:
         console.print(sentence, markup=False, soft_wrap=True)
     if list_cells:
         from kvbench.analysis.results import settings
@@ -114,6 +115,12 @@ def _estimate(jobs: list[plan.Job], missing: list[int], devices: list[str]) -> s
     text = f"about {duration(seconds)} on {where}, as earlier answers in this store took"
     on_gpu = devices and not {"cpu", "none"} & set(devices)
     return f"{text}: {seconds / 3600:.2f} GPU-hours with a GPU a worker" if on_gpu else text
+
+
+def _old(jobs: list[plan.Job]) -> list[str]:
+    """What the store holds of these cells from an earlier source of their methods."""
+    said = earlier.notice(earlier.of_cells(cell for job in jobs for cell in job.cells))
+    return [said] if said else []
 
 
 def _left_out(jobs: list[plan.Job]) -> list[str]:

@@ -19,7 +19,7 @@ from hydra.types import RunMode
 
 from kvbench import compose, config, methods, revisions, store
 from kvbench.errors import UserError
-from kvbench.methods import registry
+from kvbench.methods import registry, version
 
 JOB_AXES = ("model", "benchmark", "prompt", "seed", "shard")
 
@@ -61,13 +61,18 @@ class Job:
         limit = self.config["limit"]
         return limit if limit is not None else self.config["benchmark"].get("default_limit")
 
+    @property
+    def group(self) -> tuple[int, str]:
+        """Seed and prompt."""
+        return self.config["seed"], self.config["prompt"]
+
     def owns(self, index: int) -> bool:
         """Whether a sample belongs to this job's shard."""
         return index % self.config["shards"] == self.config["shard"]
 
     def indices(self, responses: store.Responses) -> list[int] | None:
         """Sample indices of this job, as earlier sessions know them; None when the data must be asked."""
-        count = responses.expected(self.limit)
+        count = responses.expected(self.limit, self.group)
         return None if count is None else [index for index in range(count) if self.owns(index)]
 
 
@@ -201,7 +206,8 @@ def job(overrides: list[str], shared: list[str]) -> Job:
         whole = config.cell_budget(method, budget)
         if "refresh" in method:
             methods.build(method, whole)  # whether the policy goes with capacity, window and budget
-        identity = config.identity(model, benchmark, method, whole, resolved["seed"], resolved["prompt"])
+        asked = (resolved["seed"], resolved["prompt"])
+        identity = config.identity(model, benchmark, method, whole, *asked, version.of(method))
         digest = config.digest(identity)
         cells.setdefault(digest, store.Cell.from_config(digest, identity, folder))
         specs.setdefault(digest, method)

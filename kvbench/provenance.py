@@ -58,7 +58,11 @@ def _version(package: str) -> str | None:
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """Revision of the checkout and whether tracked files differ from it; None outside a checkout."""
+    """Revision of the checkout and whether tracked files differ from it; None outside a checkout.
+
+    ``methods``: the files of kvbench/methods that the revision does not hold as they are, each with the
+    letters of `git status` (?? untracked, M modified), where there are any.
+    """
 
     def git(*arguments: str) -> str:
         done = subprocess.run(
@@ -67,9 +71,13 @@ def git_state(folder: Path) -> dict[str, Any] | None:
         return done.stdout.strip()
 
     try:
-        return {
+        found = {
             "revision": git("rev-parse", "HEAD"),
             "dirty": bool(git("status", "--porcelain", "--untracked-files=no")),
         }
+        here = ("--", str(folder / "methods"))
+        changed = git("status", "--porcelain", "--untracked-files=all", *here).splitlines()
+        names = sorted(" ".join(line.split()) for line in changed if line.endswith(".py"))
+        return {**found, "methods": names} if names else found
     except (OSError, subprocess.SubprocessError):
         return None

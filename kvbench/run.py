@@ -110,6 +110,8 @@ def run_job(job: Job, command: list[str], say: Callable[[str], None] = print) ->
         responses = store.load_folder(job.folder, own=(job.journal, writer.records))
         indices = job.indices(responses)
         new = 0
+        if indices is not None and job.group not in responses.sizes:
+            _note_size(job, writer, responses)
         if indices is None or _pending(job, responses, indices) or _lost(job, writer, responses):
             new, indices = _generate_missing(job, writer, responses, command, say)
         writer.flush()
@@ -174,6 +176,16 @@ def _pending(job: Job, responses: store.Responses, indices: list[int]) -> dict[i
     return {index: cells for index, cells in pending.items() if cells}
 
 
+def _note_size(job: Job, writer: store.Writer, responses: store.Responses) -> None:
+    """Earlier releases noted how many samples were asked of all seeds and prompts alike: say it of ours."""
+    count = responses.expected(job.limit, job.group)
+    answered = [index for cell in job.cells for index in responses.answers[cell.digest]]
+    if max(answered, default=-1) < count:  # none says that more was asked
+        record = store.size_record(job.group, job.limit, count)
+        writer.append([record])
+        responses.add(record, writer.path)
+
+
 def _generate_missing(
     job: Job, writer: store.Writer, responses: store.Responses, command: list[str], say: Callable[[str], None]
 ) -> tuple[int, list[int]]:
@@ -191,8 +203,8 @@ def _generate_missing(
         raise UserError(f"benchmark {job.config['benchmark']['name']} has no samples: check its data.")
     asked = job.cells[0].config["benchmark"]
     store.record_samples(job.folder, asked, [sample.id for sample in every])
-    if responses.sizes.get(job.limit) != len(every):
-        record([{"limit": job.limit, "size": len(every)}])
+    if responses.sizes[job.group].get(job.limit) != len(every):
+        record([store.size_record(job.group, job.limit, len(every))])
     samples = [sample for sample in every if job.owns(sample.index)]
     if not samples:
         raise UserError(

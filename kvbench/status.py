@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.table import Table
 
 from kvbench.errors import UserError
+from kvbench.store import earlier
 from kvbench.store.tally import Tally, tallies
 from kvbench.words import counted, duration
 
@@ -24,11 +25,16 @@ def show(store: Path, watch: bool, list_cells: bool) -> bool:
     if not console.is_terminal:
         console = Console(highlight=False, width=160)
     found = tallies(store)
+    old = earlier.of_store(store)
     if not found:
+        if old:
+            raise UserError(f"{store} holds nothing else: {old}")
         raise UserError(f"{store} holds no cells: name a store that `kvbench run` wrote, store=DIR.")
     if not watch:
         console.print(_table(found, store, list_cells))
         console.print(sentence(found), markup=False)
+        if old:
+            console.print(old, markup=False, soft_wrap=True)
         return complete(found)
     if console.is_terminal:
         with Live(_table(found, store, list_cells), console=console, auto_refresh=False) as live:
@@ -92,7 +98,7 @@ def _table(found: Sequence[Tally], store: Path, list_cells: bool) -> Table:
     for tally in found:
         first = tally.cells[0]
         done = sum(map(tally.done, tally.cells))
-        row = _counts(done, tally.size * len(tally.cells), sum(map(tally.failed, tally.cells)))
+        row = _counts(done, tally.size, sum(map(tally.failed, tally.cells)))
         pace = tally.pace
         grew = max((shard.grew for shard in tally.shards.values()), default=0)
         left = "" if pace is None else duration(tally.missing * pace) if tally.missing else "-"
@@ -107,15 +113,17 @@ def _table(found: Sequence[Tally], store: Path, list_cells: bool) -> Table:
             for name, shard in sorted(
                 tally.shards.items(), key=lambda item: (item[1].shards, item[1].number)
             ):
-                total = shard.owned(tally.size) * len(tally.cells)
+                total = tally.owned(shard)
                 pace = f"{shard.seconds / shard.answers:.2f}" if shard.answers else ""
                 title = f"  shard {shard.number} of {shard.shards}" if shard.shards > 1 else f"  {name}"
-                table.add_row(title, *_counts(shard.answers, total, None), pace, _ago(shard.grew), "")
+                table.add_row(title, *_counts(shard.mine, total, None), pace, _ago(shard.grew), "")
         for cell in tally.cells:
             done, failed = tally.done(cell), tally.failed(cell)
             if list_cells or failed:
                 budget = "" if cell.budget is None else f" budget={cell.budget}"
-                table.add_row(f"  {cell.method}{budget}", *_counts(done, tally.size, failed), "", "", "")
+                table.add_row(
+                    f"  {cell.method}{budget}", *_counts(done, tally.asked(cell), failed), "", "", ""
+                )
     return table
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import yaml
 
 from kvbench import revisions
+from kvbench.errors import UserError
+from kvbench.methods import version
 from kvbench.paths import conf_dir
 from kvbench.store import Cell, canonical, group_folder, pack_kept, write_cell
 from kvbench.store.journal import seal
@@ -49,6 +52,8 @@ def add(
         "seed": 0,
         "prompt": "default",
     }
+    with contextlib.suppress(UserError):  # some methods are as made up as their answers
+        config |= {"code": code} if (code := version.of(config["method"])) else {}
     digest = hashlib.sha256(canonical(config).encode()).hexdigest()[:16]
     folder = group_folder(store, model, benchmark["name"])
     cell = Cell.from_config(digest, config, folder)

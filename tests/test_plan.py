@@ -92,7 +92,10 @@ def test_identity_fields_change_the_digest_and_runtime_fields_do_not():
 
 def test_digest_covers_every_part_of_the_identity():
     (job,) = jobs("method=snapkv", "budget=64")
-    assert set(job.cells[0].config) == config.IDENTITY - {"refresh"}, "a refresh is a part of the method"
+    found = set(job.cells[0].config)
+    assert found == config.IDENTITY - {"refresh"} | {"code"}, "a refresh is a part of the method"
+    (job,) = jobs("method=fullkv")
+    assert "code" not in job.cells[0].config, "no method's source decides what keeps everything"
 
 
 def test_cells_are_the_combinations_and_fullkv_has_no_budget():

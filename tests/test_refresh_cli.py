@@ -14,7 +14,7 @@ import fakes
 import numpy
 import pytest
 
-from kvbench import compose, plan, store
+from kvbench import compose, config, plan, store
 from kvbench.analysis.results import settings
 from kvbench.engine.trace import COLUMNS
 from kvbench.errors import UserError
@@ -60,9 +60,11 @@ def test_no_refresh_is_spelt_as_before_there_was_one():
     plain = cells(*names)
     assert [c.digest for c in cells(*names, "refresh=none")] == [c.digest for c in plain]
     assert all("refresh" not in cell.config["method"] and "refresh" not in cell.config for cell in plain)
-    # Digests of stores that were written before a method could have a refresh; the fakes named no data then.
-    old = cells(*names, "~benchmark.data", "~model.weights")
-    assert [c.digest for c in old] == ["6ffb074fafdaa8bc", "f4f21d6fe487a4a7", "d2a092364cf29e8b"]
+    # Digests of stores that were written before a method could have a refresh; the fakes named no data then,
+    # and a cell not the version of its method's source.
+    old = [c.config for c in cells(*names, "~benchmark.data", "~model.weights")]
+    old = [config.digest({key: part for key, part in one.items() if key != "code"}) for one in old]
+    assert old == ["6ffb074fafdaa8bc", "f4f21d6fe487a4a7", "d2a092364cf29e8b"]
 
 
 def test_a_refresh_is_an_axis_and_fullkv_has_one_cell():

@@ -281,7 +281,10 @@ def test_a_journal_without_sessions_is_still_read(path):
     ({None: 12, 3: 3}, 99, 12),
 ])  # fmt: skip
 def test_expected_samples(sizes, limit, expected):
-    assert store.Responses(sizes=sizes).expected(limit) == expected
+    group, other = (0, "default"), (0, "v1")
+    found = store.Responses(sizes={group: sizes, other: {None: 1}})
+    assert found.expected(limit, group) == expected, "of its own seed and prompt"
+    assert store.Responses(sizes={None: sizes}).expected(limit, group) == expected, "of an earlier release"
 
 
 @settings(max_examples=50, deadline=None)

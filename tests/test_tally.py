@@ -64,7 +64,7 @@ def test_a_tally_counts_what_the_records_say(filled):
         assert (found.done(one), found.failed(one)) == (states.count(1), states.count(2))
     (shard,) = found.shards.values()
     answers = [record for record in journal.read(filled) if "text" in record]
-    assert (shard.damaged, shard.answers, found.size) == (1, len(answers), 40)
+    assert (shard.damaged, shard.answers, found.size) == (1, len(answers), 2 * 40)
     # The cells of a pass share its seconds.
     assert shard.seconds == pytest.approx(sum({r["index"]: r["seconds"] for r in answers}.values()))
 

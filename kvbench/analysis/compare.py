@@ -18,7 +18,7 @@ from kvbench.analysis.results import Entry, entries
 from kvbench.analysis.scoring import benchmark_config, name_of
 from kvbench.analysis.significance import binary, holm, mcnemar
 from kvbench.errors import UserError
-from kvbench.store import Responses, canonical, load_folder
+from kvbench.store import Responses, canonical, every_cell, load_folder
 
 Read = Callable[[Path], Responses]
 
@@ -83,11 +83,12 @@ def compare(first: Path, second: Path, interval: str = "percentile") -> Comparis
 
 def _by_cell(store: Path) -> dict[str, Entry]:
     found = {}
-    for entry in entries(store):
+    # Two stores may tell what a changed method does, so earlier versions count here, after the present one.
+    for entry in sorted(entries(store, every_cell(store)), key=lambda entry: not entry.cell.earlier):
         config = entry.cell.config
         parts = [config["model"]["name"], config["benchmark"]["name"]]
         parts += [config[part] for part in ("method", "budget", "seed", "prompt")]
-        found[canonical(parts)] = entry
+        found.setdefault(canonical(parts), entry)
     if not found:
         raise UserError(f"there are no cells in {store}: name a store that `kvbench run` wrote.")
     return found

@@ -73,7 +73,8 @@ def policies(found: Sequence[Cell]) -> pandas.DataFrame:
 def _selection_key(cell: Cell) -> str:
     """All that a cell is, but for its refresh."""
     method = {key: value for key, value in cell.config["method"].items() if key != "refresh"}
-    return canonical({**cell.config, "method": method})
+    # The source of a selection without its refresh is a part of the source with it.
+    return canonical({**cell.config, "method": method, "code": None})
 
 
 def _titles(heads: Sequence[Cell]) -> dict[str, str]:

@@ -47,11 +47,11 @@ class Entry:
         return self.cell.config["method"].get("window")
 
 
-def entries(store: Path) -> list[Entry]:
-    """Every cell of a store, scored or not, in the store's order."""
+def entries(store: Path, found: Sequence[Cell] | None = None) -> list[Entry]:
+    """Every cell of a store (or those of it given as ``found``), scored or not, in the store's order."""
     from kvbench.analysis.scoring import load_scores
 
-    found = cells(store)
+    found = cells(store) if found is None else found
     names = settings(found)
     result: list[Entry] = []
     clusters: dict[int, str] = {}
@@ -87,15 +87,7 @@ def settings(found: Sequence[Cell]) -> dict[str, str]:
 
 def method_options(cell: Cell) -> dict[str, Any]:
     """Flat options of a cell's method: ``window``, ``score.radius``, ``capacity.ratio``, ..."""
-    flat: dict[str, Any] = {}
-    for key, value in cell.config["method"].items():
-        if key == "name":
-            continue
-        if isinstance(value, dict):
-            flat.update({f"{key}.{name}": option for name, option in value.items() if name != "name"})
-        else:
-            flat[key] = value
-    return flat
+    return cell.options
 
 
 def base_of(entry: Entry, all_entries: Sequence[Entry], method: str | None = None) -> Entry | None:

@@ -31,6 +31,7 @@ from kvbench.store import (
     Responses,
     cells,
     check_versions,
+    earlier,
     load_folder,
     write_atomic,
 )
@@ -63,7 +64,10 @@ def score_store(store: Path, folder: Path | None = None) -> list[str]:
     Raises UserError when the store is empty or cannot be written.
     """
     found = [cell for cell in cells(store) if folder is None or cell.folder == folder]
+    old = earlier.of_store(store)
     if not found:
+        if old:
+            return [Missing(old)]
         raise UserError(
             f"there is nothing to score in {store}: name a store that `kvbench run` wrote, store=DIR."
         )
@@ -75,6 +79,8 @@ def score_store(store: Path, folder: Path | None = None) -> list[str]:
     for warned in _each_folder(by_folder):
         warnings += warned
     write_atomic(store / "results.csv", results_csv(store))
+    if old:
+        warnings.append(old)
     return list(dict.fromkeys(warnings))
 
 
@@ -111,7 +117,7 @@ def _score_group(group: list[Cell], responses: Responses) -> list[str]:
     n = max(known, default=-1) + 1 if any(answers.values()) else 0
     warnings: list[str] = list(responses.damaged)
     complete = []
-    asked = max(responses.sizes.values(), default=n)
+    asked = responses.asked((group[0].seed, group[0].prompt)) or n
     if 0 < n < asked:
         warnings.append(
             Missing(

@@ -13,11 +13,18 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--clean", action="store_true", help="first delete what the store holds of these cells; asks"
     )
+    parser.add_argument(
+        "--clean-earlier",
+        action="store_true",
+        help="first delete their answers of earlier versions of a method alone",
+    )
     parser.add_argument("--yes", action="store_true", help="do not ask")
     options = parser.known(arguments)
     from kvbench import launch
 
-    if options.clean and not launch.clean(options.overrides, options.multirun, options.yes):
+    cleaning = options.clean or options.clean_earlier
+    chosen = (options.overrides, options.multirun, options.yes)
+    if cleaning and not launch.clean(*chosen, only_earlier=not options.clean):
         print("nothing was deleted and nothing was run.")
         return INCOMPLETE
 

@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import math
 import pkgutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,7 @@ def load_plugin(path: str | Path) -> None:
         raise UserError(f"plugin file {path} does not exist.")
     spec = importlib.util.spec_from_file_location(f"kvbench_plugin_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where a class finds the file that defines it
     spec.loader.exec_module(module)
 
 

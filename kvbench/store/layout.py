@@ -58,6 +58,31 @@ class Cell:
         return (self.config["method"].get("refresh") or {"name": "none"})["name"]
 
     @property
+    def options(self) -> dict[str, Any]:
+        """Flat options of the method: ``window``, ``score.radius``, ``capacity.ratio``, ..."""
+        flat: dict[str, Any] = {}
+        for key, value in self.config["method"].items():
+            if isinstance(value, dict):
+                flat.update({f"{key}.{name}": option for name, option in value.items() if name != "name"})
+            elif key != "name":
+                flat[key] = value
+        return flat
+
+    @property
+    def earlier(self) -> bool:
+        """Whether the method's source has changed since: then its answers are not those it gives now.
+
+        Stores of before sources had versions count as earlier. A method that is not here contradicts nothing.
+        """
+        from kvbench.methods import version
+
+        try:
+            now = version.of(self.config["method"])
+        except UserError:
+            return False
+        return now is not None and now != self.config.get("code")
+
+    @property
     def order(self) -> tuple[Any, ...]:
         """Sort key: model, benchmark, fullkv first, then method, larger budgets first."""
         capacity = self.config["method"].get("capacity")
@@ -146,19 +171,27 @@ def check_versions(found: Iterable[Cell], store: Path) -> None:
 
 
 def cells(store: Path | str) -> list[Cell]:
-    """Every cell of a store, sorted by ``Cell.order``."""
-    found = []
-    for folder in folders(Path(store)):
-        for path in folder.glob("cells/*.json"):
-            try:
-                config = json.loads(path.read_text("utf-8"))
-                found.append(Cell.from_config(path.stem, config, folder))
-            except (ValueError, KeyError, TypeError) as error:
-                raise UserError(
-                    f"{path} is not a cell config ({error}): delete it and run the same command again."
-                ) from error
-            except OSError as error:
-                raise UserError(
-                    f"cannot read {path} ({error.strerror}): check the store's permissions."
-                ) from error
+    """The cells of a store whose methods are as they are now, sorted by ``Cell.order``."""
+    return [cell for cell in every_cell(store) if not cell.earlier]
+
+
+def every_cell(store: Path | str) -> list[Cell]:
+    """Those of earlier versions of a method too."""
+    found = [cell for folder in folders(Path(store)) for cell in cells_of(folder)]
     return sorted(found, key=lambda cell: cell.order)
+
+
+def cells_of(folder: Path) -> Iterator[Cell]:
+    """Every cell of one STORE/MODEL/BENCHMARK, of earlier versions too."""
+    for path in folder.glob("cells/*.json"):
+        try:
+            config = json.loads(path.read_text("utf-8"))
+            yield Cell.from_config(path.stem, config, folder)
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{path} is not a cell config ({error}): delete it and run the same command again."
+            ) from error
+        except OSError as error:
+            raise UserError(
+                f"cannot read {path} ({error.strerror}): check the store's permissions."
+            ) from error

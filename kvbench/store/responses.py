@@ -19,7 +19,18 @@ if TYPE_CHECKING:
 
 # What may differ between two computations of the same answer: when and where, not what it says.
 APART = ("seconds", "session")
+Group = tuple[int, str]  # seed and prompt: what else tells the questions of a folder's cells apart
 CIRCUMSTANCES = ("versions", "git", "device", "dtype", "seed")
+
+
+def group_of(named: Any) -> Group | None:
+    """(seed, prompt) of a record or config; None where it names neither."""
+    return (named["seed"], named["prompt"]) if "prompt" in named else None
+
+
+def size_record(group: Group, limit: int | None, size: int) -> dict[str, Any]:
+    """The record of how many samples a limit gave."""
+    return {"seed": group[0], "prompt": group[1], "limit": limit, "size": size}
 
 
 def run_record(run: dict[str, Any]) -> dict[str, Any]:
@@ -46,9 +57,10 @@ class Responses:
     sessions: dict[str, dict[str, Any]] = field(default_factory=dict)
     answered_in: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     runs: dict[str, dict[str, dict[str, Any]]] = field(default_factory=lambda: defaultdict(dict))
-    # Number of samples that a limit gave: {limit or None: count}.  Tells a finished job from an unfinished
-    # one without the data.
-    sizes: dict[int | None, int] = field(default_factory=dict)
+    # Number of samples that a limit gave: {limit or None: count}, by (seed, prompt), as each is asked by
+    # itself; None: what earlier releases noted without them.  Tells a finished job from an unfinished one
+    # without the data.
+    sizes: dict[Group | None, dict[int | None, int]] = field(default_factory=lambda: defaultdict(dict))
     # Sentences: damaged lines, and answers that contradict each other.
     damaged: list[str] = field(default_factory=list)
     conflicts: list[str] = field(default_factory=list)
@@ -66,7 +78,7 @@ class Responses:
             self._run[path] = (session, canonical(run), run)
             self._told.clear()
         elif "size" in record:
-            self.sizes[record["limit"]] = record["size"]
+            self.sizes[group_of(record)][record["limit"]] = record["size"]
         elif "error" in record:
             self.errors[record["cell"]][record["index"]] = record
         else:
@@ -103,17 +115,25 @@ class Responses:
         answered = self.answers.get(cell, {})
         return {index: record for index, record in self.errors.get(cell, {}).items() if index not in answered}
 
-    def expected(self, limit: int | None) -> int | None:
-        """How many samples ``limit`` gives, when an earlier session saw it; else None."""
-        whole = self.sizes.get(None)
-        for asked, count in self.sizes.items():
+    def asked(self, group: Group) -> int:
+        """The most samples that were asked of a seed and prompt; 0: not known."""
+        return max(self._sizes(group).values(), default=0)
+
+    def _sizes(self, group: Group) -> dict[int | None, int]:
+        return self.sizes.get(group) or self.sizes.get(None, {})
+
+    def expected(self, limit: int | None, group: Group) -> int | None:
+        """How many samples ``limit`` gives, when an earlier session of the group saw it; else None."""
+        sizes = self._sizes(group)
+        whole = sizes.get(None)
+        for asked, count in sizes.items():
             if asked is not None and count < asked:
                 whole = count
         if whole is not None:
             return whole if limit is None else min(limit, whole)
         if limit is None:
             return None
-        return limit if any(count >= limit for count in self.sizes.values()) else None
+        return limit if any(count >= limit for count in sizes.values()) else None
 
 
 def _content(record: dict[str, Any]) -> dict[str, Any]:

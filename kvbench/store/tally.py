@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kvbench.store import journal, layout
+from kvbench.store.responses import Group, group_of
 
 ANSWERED, FAILED = 1, 2
 # An answer as ``journal.seal`` spells it, keys sorted: three of its members, without parsing the tokens.
@@ -20,11 +21,15 @@ _ANSWER = re.compile(rb'\{"cell":"([^"\\]+)","index":(\d+),.*?,"seconds":([-+.\d
 
 @dataclass
 class Shard:
-    """One journal: answers, seconds spent on them, when it last grew (epoch seconds), damaged lines."""
+    """One journal: answers, seconds spent on them, when it last grew (epoch seconds), damaged lines.
+
+    ``mine`` are the answers of the tally's cells alone; a folder may hold those of earlier versions too.
+    """
 
     number: int = 0
     shards: int = 1
     answers: int = 0
+    mine: int = 0
     seconds: float = 0.0
     grew: float = 0.0
     damaged: int = 0
@@ -45,7 +50,21 @@ class Tally:
     cells: list[layout.Cell]
     states: dict[str, bytearray] = field(default_factory=dict)
     shards: dict[str, Shard] = field(default_factory=dict)
-    size: int = 0  # samples asked for; 0: not known yet
+    # Samples asked for by (seed, prompt); None: what earlier releases noted for all of a folder's alike.
+    sizes: dict[Group | None, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._digests = {cell.digest for cell in self.cells}
+
+    def asked(self, cell: layout.Cell) -> int:
+        """Samples asked of a cell; 0: not known yet."""
+        return self.sizes.get((cell.seed, cell.prompt), self.sizes.get(None, 0))
+
+    @property
+    def size(self) -> int:
+        """Answers asked for; 0 while that of some cell is not known."""
+        asked = [self.asked(cell) for cell in self.cells]
+        return sum(asked) if all(asked) else 0
 
     def update(self) -> None:
         """Read what the journals gained."""
@@ -73,7 +92,8 @@ class Tally:
         if "run" in record:
             journal.check_format(record, path)
         elif "size" in record:
-            self.size = max(self.size, record["size"])
+            group = group_of(record)
+            self.sizes[group] = max(self.sizes.get(group, 0), record["size"])
         elif "error" in record:
             states, index = self._states(record["cell"], record["index"]), record["index"]
             states[index] = states[index] or FAILED
@@ -83,6 +103,7 @@ class Tally:
     def _answer(self, cell: str, index: int, seconds: float, shard: Shard) -> None:
         self._states(cell, index)[index] = ANSWERED
         shard.answers += 1
+        shard.mine += cell in self._digests
         # The cells of a pass stand together and share its seconds.
         if shard.last_pass != (index, seconds):
             shard.last_pass = (index, seconds)
@@ -103,7 +124,11 @@ class Tally:
 
     @property
     def missing(self) -> int:
-        return sum(max(0, self.size - self.done(cell)) for cell in self.cells)
+        return sum(max(0, self.asked(cell) - self.done(cell)) for cell in self.cells)
+
+    def owned(self, shard: Shard) -> int:
+        """Answers asked of a shard."""
+        return sum(shard.owned(self.asked(cell)) for cell in self.cells)
 
     @property
     def pace(self) -> float | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from kvbench import reference
 from kvbench.analysis.published import Pair, from_answers, pairs, real
 from kvbench.analysis.results import Entry
-from kvbench.analysis.tables.footer import broken, realised, samples
+from kvbench.analysis.tables.footer import broken, old, realised, samples
 from kvbench.analysis.tables.shape import HOLE, Column
 from kvbench.analysis.tables.sheet import Head, Quad, Sheet
 from kvbench.config import benchmark_file
@@ -150,6 +150,7 @@ def _notes(found: Sequence[Entry], mine: Sequence[Pair], experiment: Experiment,
         lines.append(
             f"{' and '.join(unmeasured)} of the paper's table: `kvbench bench efficiency` measures them."
         )
+    lines += old(model, store)
     holes = _commands(mine, experiment, store)
     return [*lines, f"{HOLE} is missing; to fill:", *(f"  {line}" for line in holes)] if holes else lines
 

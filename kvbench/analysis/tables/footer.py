@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kvbench.analysis.results import Entry, method_options
 from kvbench.analysis.tables.shape import HOLE, Table, is_full
+from kvbench.store import earlier, every_cell
 
 
 def footer(result: Table, mine: Sequence[Entry], benchmarks: Iterable[str], store: Path) -> list[str]:
@@ -16,6 +17,7 @@ def footer(result: Table, mine: Sequence[Entry], benchmarks: Iterable[str], stor
     lines += _other_windows(result)
     lines += dict.fromkeys(v.trouble for row in result.grid.values() for v in row.values() if v.trouble)
     lines += broken(mine)
+    lines += old(result.model, store)
     holes = commands(result, mine, store)
     if holes:
         lines.append(f"{HOLE} is missing; to fill:")
@@ -91,6 +93,12 @@ def broken(mine: Sequence[Entry]) -> list[str]:
                     f"{entry.label} on {entry.cell.benchmark}: {metric} is not a number for {bad} samples."
                 )
     return list(dict.fromkeys(found))
+
+
+def old(model: str, store: Path) -> list[str]:
+    """What a model's methods of an earlier source answered, which no table shows."""
+    said = earlier.notice(cell for cell in every_cell(store) if cell.model == model)
+    return [said] if said else []
 
 
 def commands(result: Table, mine: Sequence[Entry], store: Path) -> list[str]:
