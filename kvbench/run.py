@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import functools
 import gc
-import random
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvbench import doctor, memory, provenance, staged, store
-from kvbench.errors import SetupError, UserError
+from kvbench import doctor, memory, provenance, store
+from kvbench.errors import UserError
 from kvbench.plan import Job
 from kvbench.progress import Progress
+from kvbench.tries import Tries, prefetched
 from kvbench.words import counted
 
 # The model of the last job.  A sweep visits one model with several benchmarks; loading it once is enough.
@@ -198,6 +195,34 @@ def _generate_missing(
 
     _require(job)
     benchmark = load_benchmark(job.config["benchmark"])
+    samples = _samples(job, benchmark, responses, record)
+    indices = [sample.index for sample in samples]
+    pending = _pending(job, responses, indices)
+    if not pending and not _lost(job, writer, responses):
+        return 0, indices
+    adapter, methods = _load(job)
+    run = _circumstances(job, command, adapter)
+    record([store.run_record(run)])
+    ask = _asking(job, adapter, benchmark, say)
+    session, longest = store.session_of(run), benchmark.reasoning_tokens
+    tries = Tries(job, adapter, methods, ask, longest, record, responses, session, say)
+    new = 0
+    todo = [sample for sample in samples if sample.index in pending]
+    with Progress(job.title, len(samples), len(samples) - len(todo), say) as progress:
+        for sample, images in prefetched(todo):
+            answers, whole = tries.answer(sample, images, pending[sample.index])
+            new += answers
+            if not whole and job.config["fail_fast"]:
+                say(f"{job.title}: stopped at sample {sample.index}, as fail_fast=true asks.")
+                break
+            progress.advance()
+    return new, indices
+
+
+def _samples(
+    job: Job, benchmark: Any, responses: store.Responses, record: Callable[[list[dict[str, Any]]], None]
+) -> list[Any]:
+    """The samples of the job's shard; how many the limit gives is recorded, with their ids."""
     every = benchmark.samples(job.limit)
     if not every:
         raise UserError(f"benchmark {job.config['benchmark']['name']} has no samples: check its data.")
@@ -211,106 +236,40 @@ def _generate_missing(
             f"shard {job.config['shard']} of {job.config['shards']} has no sample: "
             f"use at most {counted(len(every), 'shard')} for {counted(len(every), 'sample')}."
         )
-    pending = _pending(job, responses, [sample.index for sample in samples])
-    if not pending and not _lost(job, writer, responses):
-        return 0, [sample.index for sample in samples]
-    offload, trace = job.config["offload"], job.config["trace"]
+    return samples
+
+
+def _load(job: Job) -> tuple[Any, dict[str, Any]]:
+    """The model, and the methods by the digests of their cells, which go with it."""
+    offload = job.config["offload"]
     methods = {cell.digest: build_method(job.specs[cell.digest], cell.budget, offload) for cell in job.cells}
     adapter = load_model(job.config["model"])
     for method in methods.values():
         _check_head_scores(method, adapter)
         if getattr(method, "refresh", None) is not None:
             method.refresh.check_model(adapter.head_dim)
-    memory_limit = job.config["max_branch_bytes"]
+    return adapter, methods
 
-    def ask(inputs: Any, asked: list[Any], **settings: Any) -> list[Any]:
-        settings = {"trace": trace, "max_branch_bytes": memory_limit, "say": say, **settings}
-        if job.config["decode"]["compile"]:
-            settings["compiled"] = True
-        return generate(adapter, inputs, asked, benchmark, **settings)
 
-    device, dtype = _placement(adapter)
-    run = provenance.collect(command, job.config["seed"], device, dtype)
+def _asking(job: Job, adapter: Any, benchmark: Any, say: Callable[[str], None]) -> Callable[..., list[Any]]:
+    """What answers a prompt with several methods as the job has it; one that fails leaves its exception."""
+    usual = {"trace": job.config["trace"], "max_branch_bytes": job.config["max_branch_bytes"], "say": say}
+    if job.config["decode"]["compile"]:
+        usual["compiled"] = True
+
+    def ask(inputs: Any, methods: list[Any], **settings: Any) -> list[Any]:
+        settings = {**usual, "return_exceptions": True, **settings}
+        return generate(adapter, inputs, methods, benchmark, **settings)
+
+    return ask
+
+
+def _circumstances(job: Job, command: list[str], adapter: Any) -> dict[str, Any]:
+    """What a session says of the answers it will give."""
+    run = provenance.collect(command, job.config["seed"], *_placement(adapter))
     if job.config["decode"]["compile"]:
         run["versions"]["decode"] = "compiled"  # its 16-bit sums round in their own order
-    session = store.session_of(run)
-    record([store.run_record(run)])
-
-    new = 0
-    todo = [sample for sample in samples if sample.index in pending]
-    with Progress(job.title, len(samples), len(samples) - len(todo), say) as progress:
-        for sample, images in _prefetched(todo) if todo else ():
-            cells = pending[sample.index]
-            answered = False
-            for attempt in range(job.config["retries"] + 1):
-                started = time.monotonic()
-                try:
-                    _seed(job.config["seed"], sample.index)
-                    # A further try reads the images again: the first may have failed for them.
-                    try:
-                        pictures = sample.images() if attempt else images.result()
-                    except FileNotFoundError as error:
-                        raise DataGone(error.filename or str(error)) from error
-                    asked = [methods[cell.digest] for cell in cells]
-                    longest = benchmark.reasoning_tokens
-                    answers = staged.answers(ask, adapter, sample, pictures, asked, longest)
-                    if len(answers) != len(cells):
-                        raise RuntimeError(f"{len(cells)} methods gave {len(answers)} answers")
-                    if trace:
-                        _keep_traces(cells, sample.index, answers, responses)
-                except SetupError:
-                    raise
-                except DataGone as gone:
-                    # No sample's fault: every later one would fail as well.
-                    name = job.config["benchmark"]["name"]
-                    raise UserError(
-                        f"the data of benchmark {name} vanished at sample {sample.index} ({gone}): restore "
-                        "it, and the same command continues."
-                    ) from gone
-                except Exception as error:  # recorded as what it is, never turned into an answer
-                    failure = {"type": type(error).__name__, "message": str(error)[:2000]}
-                    if memory.ran_out(error):
-                        memory.give_back()
-                        failure["message"] += " [fewer branches at once did not help: use a larger device]"
-                    record([_error(cell, sample, failure, attempt) for cell in cells])
-                    say(
-                        f"{job.title}, sample {sample.index}, try {attempt + 1}: "
-                        f"{failure['type']}: {failure['message']}"
-                    )
-                    if isinstance(error, UserError):
-                        break  # what the user has to fix does not change by trying again
-                else:
-                    seconds = round(time.monotonic() - started, 4)
-                    records = [
-                        {**_answer(cell, sample, answer, seconds), "session": session}
-                        for cell, answer in zip(cells, answers, strict=True)
-                        if sample.index not in responses.answers[cell.digest]  # else it lacked a trace only
-                    ]
-                    record(records)
-                    new += len(records)
-                    answered = True
-                    break
-            if not answered and job.config["fail_fast"]:
-                say(f"{job.title}: stopped at sample {sample.index}, as fail_fast=true asks.")
-                break
-            progress.advance()
-    return new, [sample.index for sample in samples]
-
-
-def _keep_traces(cells: list[store.Cell], index: int, answers: list[Any], responses: store.Responses) -> None:
-    """Write the traces of a sample; a trace of another answer than the stored one is refused."""
-    for cell, answer in zip(cells, answers, strict=True):
-        known = responses.answers[cell.digest].get(index)
-        if known is not None and known["tokens"] != [int(token) for token in answer.tokens]:
-            raise UserError(
-                f"{cell.method} on {cell.benchmark} no longer gives the stored answer to sample {index}, "
-                "which a trace would then not describe: trace into another store=DIR."
-            )
-        store.write_trace(cell, index, answer.trace)
-
-
-class DataGone(Exception):
-    """A file of the data set that existed when the run began does not any more."""
+    return run
 
 
 def _check_head_scores(method: Any, adapter: Any) -> None:
@@ -324,53 +283,6 @@ def _check_head_scores(method: Any, adapter: Any) -> None:
             "with `kvbench calibrate heads`, name their file with model.head_scores=FILE, or leave sparsemm "
             "out of method=."
         )
-
-
-def _prefetched(samples: list[Any]) -> Iterator[tuple[Any, Future[Any]]]:
-    """Each sample with its images; the next sample's are decoded in the background meanwhile."""
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="images") as pool:
-        following = pool.submit(samples[0].images)
-        for number, sample in enumerate(samples):
-            images = following
-            if number + 1 < len(samples):
-                following = pool.submit(samples[number + 1].images)
-            yield sample, images
-
-
-def _answer(cell: store.Cell, sample: Any, answer: Any, seconds: float) -> dict[str, Any]:
-    """The journal's record of an answer; of two stages, what it says of prompt and cache is the last's."""
-    first = {} if sample.then is None else {"reasoning": answer.reasoning}
-    return {
-        "cell": cell.digest,
-        "sample": sample.id,
-        "index": sample.index,
-        "text": answer.text,
-        **first,
-        "tokens": [int(token) for token in answer.tokens],
-        "stopped": answer.stopped,
-        "prompt_length": answer.prompt_length,
-        "kept": store.pack_kept(answer.kept),
-        "seconds": seconds,
-    }
-
-
-def _error(cell: store.Cell, sample: Any, failure: dict[str, str], attempt: int) -> dict[str, Any]:
-    return {
-        "cell": cell.digest,
-        "sample": sample.id,
-        "index": sample.index,
-        "error": failure,
-        "attempt": attempt + 1,
-    }
-
-
-def _seed(seed: int, index: int) -> None:
-    """Seed by sample, so that an answer does not depend on which samples ran before it."""
-    value = seed * 1_000_003 + index
-    random.seed(value)
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.manual_seed(value)
 
 
 def _placement(adapter: Any) -> tuple[str, str]:

@@ -20,20 +20,23 @@ def answers(
 ) -> list[Any]:
     """One answer a method to a sample; its first stage's text is in ``reasoning`` where there are two.
 
-    ``ask(inputs, methods, **settings)`` answers one prompt with every method. ``reasoning_tokens``: new
-    tokens that the first stage may take. What an answer says of its prompt and cache is the last stage's.
+    ``ask(inputs, methods, **settings)`` answers one prompt with every method; one that fails has its
+    exception in its place, and is asked no more. ``reasoning_tokens``: new tokens that the first stage may
+    take. What an answer says of its prompt and cache is the last stage's.
     """
     first = adapter.prepare(sample.text, pictures)
     if sample.then is None:
         return ask(first, methods)
     reasons = ask(first, methods, max_new_tokens=reasoning_tokens, until=[], trace=False)
     alike: dict[str, list[int]] = {}
+    found: list[Any] = list(reasons)
     for number, reason in enumerate(reasons):
-        alike.setdefault(reason.text, []).append(number)
-    found: list[Any] = [None] * len(methods)
+        if not isinstance(reason, Exception):
+            alike.setdefault(reason.text, []).append(number)
     for reasoning, numbers in alike.items():
         last = adapter.prepare(sample.final(reasoning), pictures)
         for number, answer in zip(numbers, ask(last, [methods[n] for n in numbers]), strict=True):
-            answer.reasoning = reasoning
+            if not isinstance(answer, Exception):
+                answer.reasoning = reasoning
             found[number] = answer
     return found

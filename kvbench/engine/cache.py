@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kvbench.engine.prefill import Prefill
+from kvbench.errors import UserError
 
 PAD_SHARE = 0.75  # a bucket takes rows of at least this share of its longest row ...
 PAD_ENTRIES = 16  # ... or at most this many entries shorter: small differences are cheaper padded than split
@@ -30,6 +31,9 @@ class Watcher(Protocol):
 
     def before(self, layer: int, bucket: Bucket, end: int, query: Tensor, scaling: float) -> None:
         """Called once the step's own token is stored at end - 1; query [R, 1, G, d]. May rewrite entries."""
+
+    def failures(self) -> dict[int, UserError]:
+        """The branches, by cache number, that cannot go on, and why."""
 
     def retain(self, stay: list[int]) -> None:
         """All branches but these leave; the rest are renumbered 0, 1, ..."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -10,16 +10,18 @@ from torch import Tensor
 from kvbench.engine.cache import CompactCache, Watcher
 from kvbench.engine.oracle import Recorder, is_oracle
 from kvbench.engine.paths import Compact, Step, choose
-from kvbench.engine.prefill import Prefill
+from kvbench.engine.prefill import Prefill, not_finite
 from kvbench.engine.prefix import Prefixes
 from kvbench.engine.ragged import RaggedCache
 from kvbench.engine.refresh import Plan, collect, make_groups
 from kvbench.engine.speculate import speculation
 from kvbench.engine.trace import Trace
 from kvbench.engine.waves import in_waves
+from kvbench.errors import UserError
 
 # Decode steps between two looks at the tokens. On a GPU a look makes the host wait for the device.
 CPU_INTERVAL, GPU_INTERVAL = 1, 8
+NO_TOKEN = -1  # in place of a token whose logits are NaN or infinite
 
 
 @torch.inference_mode()
@@ -37,8 +39,8 @@ def decode(
     say: Callable[[str], None] = print,
     compiled: bool = False,
     cache: str = "auto",
-) -> list[list[int]]:
-    """Tokens of every branch, the stop token included.
+) -> list[list[int] | UserError]:
+    """Tokens of every branch, the stop token included; in their place, what made a branch fail alone.
 
     kept: per branch the ascending prompt positions per layer and KV head; None keeps the whole prompt
     (FullKV). A branch ends with a token of `stop_ids`, after `max_new_tokens`, or when `finished(tokens)`
@@ -53,14 +55,16 @@ def decode(
     end = (max_new_tokens, stop_ids, finished)
     plans = [None] * len(kept) if plans is None else list(plans)
     prefixes = Prefixes(prefill)
-    if any(is_oracle(plan) for plan in plans):
-        kept, plans = _consult(adapter, prefill, kept, plans, prefixes, end, traces is not None)
+    oracles = [is_oracle(plan) for plan in plans]
+    untold = None  # why there is no uncompressed answer for the oracles to learn from
+    if any(oracles):
+        kept, plans, untold = _consult(adapter, prefill, kept, plans, prefixes, end, traces is not None)
     unique, unique_plans, owner = _deduplicate(kept, plans, prefill.length)
     prefixes.prepare(unique_plans)
     refreshing = any(plan is not None for plan in unique_plans)
     path = choose(adapter, prefill, max_new_tokens, refreshing, cache, compiled)
     groups = []
-    tokens: list[list[int]] = [[] for _ in unique]
+    answers: list[list[int] | UserError] = [[] for _ in unique]
 
     def run(wave: list[int]) -> None:
         own = []
@@ -71,18 +75,19 @@ def decode(
             own.extend(make_groups(prefixes, *chosen, traces is not None))
             return own
 
-        answers = _run(path, [unique[b] for b in wave], *end, watch, prefixes.release)
+        found = _run(path, [unique[b] for b in wave], *end, watch, prefixes.release)
         groups.extend(own)
-        for branch, answer in zip(wave, answers, strict=True):
-            tokens[branch] = answer
+        for branch, answer in zip(wave, found, strict=True):
+            answers[branch] = answer
 
     limit = path.limit() if max_branch_bytes is None else max_branch_bytes
     in_waves(path.sizes(unique), limit, run, say, path.give_back)
     if traces is not None:
-        steps = [max(0, len(answer) - 1) for answer in tokens]
+        steps = [max(0, len(answer) - 1) if isinstance(answer, list) else 0 for answer in answers]
         collected = collect(groups, steps, prefill.key_stack.shape[0])
         traces.extend(collected[index] for index in owner)
-    return [list(tokens[index]) for index in owner]
+    found = [list(a) if isinstance(a, list) else a for a in (answers[index] for index in owner)]
+    return [untold if untold and oracle else a for a, oracle in zip(found, oracles, strict=True)]
 
 
 def _run(
@@ -94,8 +99,8 @@ def _run(
     watch,
     built=None,
     interval: int | None = None,
-) -> list[list[int]]:
-    """Tokens of distinct branches. watch(branches that go on after the first token) gives the watchers.
+) -> list[list[int] | UserError]:
+    """As `decode`, of distinct branches. watch(those that go on after the first token) gives the watchers.
 
     built: called when the cache holds what it needs of the prompt. interval: steps between two looks at the
     tokens; branches that end in between drop what came after. None: what suits the device.
@@ -103,69 +108,90 @@ def _run(
     prefill = path.prefill
     if interval is None:
         interval = GPU_INTERVAL if prefill.logits.device.type == "cuda" else CPU_INTERVAL
-    tokens: list[list[int]] = [[] for _ in kept]
-
-    def accept(branch: int, token: int) -> bool:
-        """Append a token; True while the branch goes on."""
-        tokens[branch].append(token)
-        if token in stop_ids or len(tokens[branch]) >= max_new_tokens:
-            return False
-        return not (finished is not None and finished(tokens[branch]))
-
+    answers = _Answers(path.adapter, len(kept), max_new_tokens, stop_ids, finished)
     first = int(prefill.logits.argmax())  # prefill is exact, so every branch starts with the same token
-    active = [b for b in range(len(kept)) if max_new_tokens > 0 and accept(b, first)]
+    active = [b for b in range(len(kept)) if max_new_tokens > 0 and answers.accept(b, first)]
     if active:
         watchers = watch(active)
         cache, step = path.start([kept[b] for b in active], watchers)
         if built is not None:
             built()
         with speculation(path.adapter.model, watchers, cache.layers):
-            _steps(step, prefill, cache, active, tokens, accept, max_new_tokens - 1, interval)
-    return tokens
+            _steps(step, prefill, cache, watchers, active, answers, max_new_tokens - 1, interval)
+    return answers.outcome()
+
+
+class _Answers:
+    """The tokens of each branch so far, and why branches failed."""
+
+    def __init__(self, adapter, branches: int, max_new_tokens: int, stop_ids, finished):
+        self.adapter, self.limit, self.stop_ids, self.finished = adapter, max_new_tokens, stop_ids, finished
+        self.tokens: list[list[int]] = [[] for _ in range(branches)]
+        self.errors: dict[int, UserError] = {}
+
+    def accept(self, branch: int, token: int) -> bool:
+        """Append a token; True while the branch goes on."""
+        if token == NO_TOKEN:
+            self.errors[branch] = not_finite(self.adapter)
+            return False
+        tokens = self.tokens[branch]
+        tokens.append(token)
+        if token in self.stop_ids or len(tokens) >= self.limit:
+            return False
+        return not (self.finished is not None and self.finished(tokens))
+
+    def outcome(self) -> list[list[int] | UserError]:
+        """Per branch its tokens, or why it has none."""
+        return [self.errors.get(branch, tokens) for branch, tokens in enumerate(self.tokens)]
 
 
 def _consult(
     adapter, prefill: Prefill, kept, plans, prefixes: Prefixes, end, trace: bool
-) -> tuple[list, list]:
-    """(kept, plans) with the oracles' selections, from one uncompressed decode, in place of the first."""
+) -> tuple[list, list, UserError | None]:
+    """(kept, plans) with the oracles' selections, from one uncompressed decode; why it failed, if it did."""
     asked = {(plan.window, plan.policy.group): None for plan in plans if is_oracle(plan)}
     recorder = Recorder(prefixes[False], list(asked))
     # The recorder averages over the answer's own steps, so no step may come after its end.
     path = Compact(adapter, prefill, end[0])
-    _run(path, [None], *end, lambda active: [recorder], interval=1)
+    (full,) = _run(path, [None], *end, lambda active: [recorder], interval=1)
+    error = None if isinstance(full, list) else full
     kept, plans = list(kept), list(plans)
     for i, plan in enumerate(plans):
         if is_oracle(plan):
-            if recorder.steps:  # an answer of one token never attends to the cache
+            if recorder.steps and error is None:  # an answer of one token never attends to the cache
                 kept[i] = recorder.select(plan)
             plans[i] = Plan(None, plan.window, plan.selected) if trace else None
-    return kept, plans
+    return kept, plans, error
 
 
 def _steps(
     step: Step,
     prefill: Prefill,
     cache: CompactCache | RaggedCache,
+    watchers: Sequence[Watcher],
     active: list[int],
-    tokens,
-    accept,
+    answers: _Answers,
     steps: int,
     interval: int,
 ) -> None:
     """Advance the active branches, at most `steps` tokens each, until none is left."""
     device = prefill.logits.device
-    latest = torch.tensor([tokens[b][-1] for b in active], device=device)
+    latest = torch.tensor([answers.tokens[b][-1] for b in active], device=device)
     position = prefill.next_position
     for start in range(0, steps, interval):
         chosen = []
         for _ in range(min(interval, steps - start)):
-            latest = step(latest, position).argmax(-1)
+            latest, checked = _choose(step(latest, position))
             cache.advance()
             position += 1
-            chosen.append(latest)
+            chosen.append(checked)
         rows = torch.stack(chosen, 1).tolist()
         # all() ends with the first token that is not accepted: what a branch made after its end is dropped.
-        going = [all(accept(b, token) for token in row) for b, row in zip(active, rows, strict=True)]
+        going = [all(answers.accept(b, t) for t in row) for b, row in zip(active, rows, strict=True)]
+        for watcher in watchers:
+            for i, error in watcher.failures().items():
+                answers.errors.setdefault(active[i], error)
+                going[i] = False
         if not all(going):
             stay = [i for i, goes_on in enumerate(going) if goes_on]
             if not stay:
@@ -173,6 +199,16 @@ def _steps(
             cache.retain(stay)
             active = [active[i] for i in stay]
             latest = latest[torch.tensor(stay, device=device)]
+
+
+def _choose(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """[B, vocab] -> ([B] the greedy tokens, [B] the same with NO_TOKEN where none can be chosen).
+
+    argmax prefers NaN to every number, so the chosen logit says whether there is one.
+    """
+    tokens = logits.argmax(-1)
+    best = logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+    return tokens, tokens.where(best.isfinite(), NO_TOKEN)
 
 
 def _deduplicate(

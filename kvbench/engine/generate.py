@@ -12,9 +12,9 @@ from kvbench import memory
 from kvbench.engine.decode import decode
 from kvbench.engine.paths import release
 from kvbench.engine.prefill import EXTRAS, Prefill, prefill
-from kvbench.engine.refresh import plan_of
+from kvbench.engine.refresh import KeptSet, Plan, plan_of
 from kvbench.engine.trace import Trace
-from kvbench.errors import UserError
+from kvbench.errors import SetupError, UserError, without_frames
 from kvbench.methods.method import Method
 from kvbench.methods.observation import Observation
 from kvbench.methods.select import kept_mask, to_sets
@@ -47,12 +47,14 @@ def generate(
     say: Callable[[str], None] = print,
     compiled: bool = False,
     cache: str = "auto",
-) -> list[Answer]:
+    return_exceptions: bool = False,
+) -> list[Answer | Exception]:
     """The answer of every method to one prompt (`inputs` of `adapter.prepare`), in the order of `methods`.
 
     until: strings that end an answer at their first occurrence. seconds: filled with the time of "prefill",
     "select" and "decode". trace: record drift, refreshes and overlap per step and layer in Answer.trace.
-    max_branch_bytes, say, compiled, cache: as in kvbench.engine.decode.
+    max_branch_bytes, say, compiled, cache: as in kvbench.engine.decode. return_exceptions: as in
+    asyncio.gather: what made a method fail alone stands in its answer's place, else the first is raised.
     Raises UserError when prompt and answer exceed the model's context.
     """
     until = [s for s in until or [] if s]
@@ -62,15 +64,15 @@ def generate(
             f"{adapter.max_length} that {adapter.name} can hold: shorten the prompt or lower max_new_tokens."
         )
     clock = _Clock(adapter.model.device)
-    plans = [plan_of(method, inputs.length, adapter.head_dim, trace) for method in methods]
     extras = frozenset().union(*(m.extras for m in methods)) & EXTRAS
     window = max((m.window for m in methods), default=1)
     prompt = _prefill(adapter, inputs, window, extras)
     clock.lap("prefill")
     observation = observe(prompt, head_scores=adapter.head_scores)
-    masks = [kept_mask(method, observation) for method in methods]
-    kept = [None if method.full else to_sets(mask) for method, mask in zip(methods, masks, strict=True)]
-    counts = [mask.sum(-1).tolist() for mask in masks]
+    found = [_select(adapter, method, observation, trace) for method in methods]
+    if not return_exceptions:
+        _raise_first(found)
+    chosen = [branch for branch in found if isinstance(branch, _Branch)]
     del observation
     clock.lap("select")
 
@@ -82,11 +84,11 @@ def generate(
     tokens = decode(
         adapter,
         prompt,
-        kept,
+        [branch.kept for branch in chosen],
         max_new_tokens=max_new_tokens,
         stop_ids=adapter.stop_ids,
         finished=finished if until else None,
-        plans=plans,
+        plans=[branch.plan for branch in chosen],
         traces=traces,
         max_branch_bytes=max_branch_bytes,
         say=say,
@@ -96,10 +98,43 @@ def generate(
     clock.lap("decode")
     if seconds is not None:
         seconds.update(clock.laps)
-    answers = [_answer(adapter, t, until, inputs.length, c) for t, c in zip(tokens, counts, strict=True)]
-    for answer, recorded in zip(answers, traces or (), strict=bool(traces)):
-        answer.trace = recorded
-    return answers
+    for number, (branch, answer) in enumerate(zip(chosen, tokens, strict=True)):
+        if isinstance(answer, list):
+            answer = _answer(adapter, answer, until, inputs.length, branch.counts)
+            answer.trace = traces[number] if traces is not None else None
+        found[found.index(branch)] = answer
+    if not return_exceptions:
+        _raise_first(found)
+    return found
+
+
+def _raise_first(found: list) -> None:
+    for outcome in found:
+        if isinstance(outcome, Exception):
+            raise outcome
+
+
+@dataclass(eq=False)
+class _Branch:
+    """What a method chose to keep of a prompt."""
+
+    plan: Plan | None
+    kept: KeptSet | None  # None: everything
+    counts: list[list[int]]  # entries per layer and KV head
+
+
+def _select(adapter, method: Method, observation: Observation, trace: bool) -> _Branch | Exception:
+    """A method's selection, or what made it fail. Other methods of the sample do not depend on it."""
+    try:
+        plan = plan_of(method, observation.shape[2], adapter.head_dim, trace)
+        mask = kept_mask(method, observation)
+    except SetupError:
+        raise
+    except Exception as error:
+        if memory.ran_out(error):
+            memory.give_back()
+        return without_frames(error)
+    return _Branch(plan, None if method.full else to_sets(mask), mask.sum(-1).tolist())
 
 
 def _prefill(adapter, inputs, window: int, extras: frozenset[str]) -> Prefill:

@@ -41,6 +41,10 @@ class Recorder:
             step = Step(self.prefix, layer, total.shape[-1], query, held, None, 0, scaling)
             total[layer] += step.shares(step.exact_logits, group)[0]
 
+    def failures(self) -> dict:
+        """It only looks, so nothing of its own can fail."""
+        return {}
+
     def retain(self, stay: list[int]) -> None:
         """The only branch cannot be dropped."""
 

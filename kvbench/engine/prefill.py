@@ -116,6 +116,13 @@ def query_basis(query: Tensor, heads: int) -> Tensor:
     return basis.gather(2, order.unsqueeze(1).expand_as(basis))
 
 
+def not_finite(adapter) -> UserError:
+    """The error of logits that no token can be chosen by, in prefill or at a decode step."""
+    return UserError(
+        f"{adapter.name} produced NaN or infinite logits: load it in another dtype (e.g. dtype=float32)."
+    )
+
+
 @torch.inference_mode()
 def prefill(adapter, inputs, *, window: int, extras: Collection[str] = ()) -> Prefill:
     """Run the prompt once, exactly, and capture its cache and its last `window` queries.
@@ -137,9 +144,7 @@ def prefill(adapter, inputs, *, window: int, extras: Collection[str] = ()) -> Pr
     output = adapter.model(**inputs.tensors, use_cache=False, logits_to_keep=1, kv_state=capture)
     logits = output.logits[0, -1].float()
     if not bool(logits.isfinite().all()):
-        raise UserError(
-            f"{adapter.name} produced NaN or infinite logits: load it in another dtype (e.g. dtype=float32)."
-        )
+        raise not_finite(adapter)
     return Prefill(
         key_stack=capture.keys,
         value_stack=capture.values,

@@ -21,6 +21,8 @@ from torch import Tensor
 from kvbench.engine.prefix import Prefix, Prefixes
 from kvbench.engine.step import Step
 from kvbench.engine.trace import FIELDS, Trace
+from kvbench.errors import UserError, without_frames
+from kvbench.methods import contract
 from kvbench.methods.refresh.base import Cost, Reselect
 
 KeptSet = list[list[Tensor]]
@@ -84,6 +86,8 @@ class Group:
         )
         dim = prefix.keys.shape[-1]
         self.cost = Cost() if self.policy is None else self.policy.cost(self.count, dim, self.selected)
+        self.error: UserError | None = None  # what the policy raised; it is then asked no more
+        self.unsound = torch.zeros(len(members), dtype=torch.bool, device=prefix.device)
         self.trace = trace
         self._leaders: dict[int, Tensor] = {}  # per layer [B, H], the most attended position of the last step
         self._rows: list[Tensor] = []  # of the step so far, [fields, B] per layer
@@ -110,8 +114,25 @@ class Group:
         """Refresh the bucket's selected slots, in place, before its rows attend.
 
         bucket: this group's rows of the layer, the step's own token stored. end: slots + generated entries.
-        query [B*H, 1, G, d].
+        query [B*H, 1, G, d]. A policy that raises is kept in `error`, for `failures`.
         """
+        if self.error is not None:
+            return
+        try:
+            self._refresh(layer, bucket, end, query, scaling)
+        except UserError as error:
+            self.error = without_frames(error)
+
+    def failures(self) -> dict[int, UserError]:
+        """Why branches cannot go on, by cache number. Waits for the device."""
+        if self.error is not None:
+            return dict.fromkeys(self.branches, self.error)
+        if self.policy is None or not bool(self.unsound.any()):
+            return {}
+        error = contract.no_positions(self.policy, self.count)
+        return {n: error for n, bad in zip(self.branches, self.unsound.tolist(), strict=True) if bad}
+
+    def _refresh(self, layer: int, bucket, end: int, query: Tensor, scaling: float) -> None:
         batch = len(self.branches)
         query = query.view(batch, -1, *query.shape[2:])
         keys, values = (t.view(batch, -1, *t.shape[1:]) for t in (bucket.keys, bucket.values))
@@ -126,7 +147,8 @@ class Group:
         seen = self._look(step) if self.trace else None
         tau, fire, drift = self.tau, None, None
         if self.policy is not None and self.policy.triggered:
-            drift = self.policy.drift(step)
+            drift = contract.drift(self.policy, step)
+            self.unsound |= ~drift.isfinite()
             fire = drift > tau
             self.tau = tau * torch.exp(self.eta * (fire.float() - self.rho))
         if self.policy is not None:
@@ -142,11 +164,11 @@ class Group:
             if not len(chosen):
                 return
             part = step.only(chosen)
-            proposed = self.policy.propose(part)
+            proposed = self._proposed(part, chosen)
             keys[chosen, :, :size], values[chosen, :, :size] = part.entries(proposed)
             self.positions[layer] = self.positions[layer].index_copy(0, chosen, proposed)
             return
-        proposed = self.policy.propose(step)
+        proposed = self._proposed(step)
         new_keys, new_values = step.entries(proposed)
         if fire is not None:
             yes = fire.view(-1, 1, 1)
@@ -155,6 +177,12 @@ class Group:
             new_values = torch.where(yes.unsqueeze(-1), new_values, values[:, :, :size])
         keys[:, :, :size], values[:, :, :size] = new_keys, new_values
         self.positions[layer] = proposed
+
+    def _proposed(self, step: Step, chosen: Tensor | slice = slice(None)) -> Tensor:
+        """[B, H, c] what the policy proposes to the chosen branches; those that cannot hold it are noted."""
+        proposed = contract.proposal(self.policy, step)
+        self.unsound[chosen] |= contract.unsound(proposed, self.count)
+        return proposed.clamp(0, self.count - 1)  # no read out of bounds until the branch is dropped
 
     # Traces ----------------------------------------
 
@@ -203,6 +231,7 @@ class Group:
         self.labels = [self.labels[i] for i in local]
         at = torch.tensor(local, dtype=torch.int64, device=self.prefix.device)
         self.tau, self.rho, self.eta = self.tau[at], self.rho[at], self.eta[at]
+        self.unsound = self.unsound[at]
         self._leaders = {layer: leader[at] for layer, leader in self._leaders.items()}
         self.positions = None if self.positions is None else [p[at] for p in self.positions]
         self.masks = None if self.masks is None else [m[at] for m in self.masks]

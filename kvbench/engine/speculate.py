@@ -24,9 +24,13 @@ def speculation(model, groups: list[Group], layers: int) -> Iterator[None]:
         return
     modules = [m for m in model.modules() if hasattr(m, "layer_idx") and hasattr(m, "o_proj")]
     if len(modules) != layers:
-        raise UserError(
-            "refresh `infinigen` cannot tell this model's attention layers: set refresh.query=current."
-        )
+        for group in groups:
+            group.error = UserError(
+                f"refresh `{group.policy.name}` cannot tell this model's attention layers: set "
+                "refresh.query=current."
+            )
+        yield
+        return
     previous: dict[str, Tensor] = {}
 
     def hook(module, args, kwargs):

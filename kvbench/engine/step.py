@@ -114,8 +114,9 @@ class Step:
         if known is None:
             keys = self.prefix.gather(self.prefix.keys, self.layer, positions)
         else:
-            at = torch.searchsorted(known, positions).unsqueeze(-1)
             fetched = self._memo["fetched keys"]
+            # Of logits that are NaN, which end their branch, the positions are not among the known.
+            at = torch.searchsorted(known, positions).clamp(max=fetched.shape[2] - 1).unsqueeze(-1)
             keys = fetched.gather(2, at.expand(-1, -1, -1, fetched.shape[-1]))
         return keys, self.prefix.gather(self.prefix.values, self.layer, positions)
 

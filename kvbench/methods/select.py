@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kvbench.checks import suggest
 from kvbench.errors import UserError
+from kvbench.methods import contract
 from kvbench.methods.method import Method, build, parse
 from kvbench.methods.observation import Observation
 from kvbench.methods.registry import lookup
@@ -41,7 +42,8 @@ def select(
     score or the capacity go by name; where both have one of that name, use `capacity={...}` or
     `score={...}`. Extra inputs: head_scores [layers, query_heads] (sparsemm), mixkv_weight [layers,
     kv_heads] (mixkv's static prior; implies weight=static), visual_mask bool [N] (lookm), attention_sums
-    [layers, query_heads, N] (h2o). Raises UserError on bad input.
+    [layers, query_heads, N] (h2o). Raises UserError on bad input,
+    MethodError when a score or capacity of one's own breaks its promise.
 
     >>> import torch, kvbench
     >>> keys, values = torch.randn(2, 2, 2, 100, 16)
@@ -68,21 +70,24 @@ def select(
 
 
 def kept_mask(method: Method, observation: Observation) -> Tensor:
-    """bool [L, H, N]: the prompt entries that a method keeps. Shares scores between budgets of one sample."""
+    """bool [L, H, N]: the prompt entries that a method keeps. Shares scores between budgets of one sample.
+
+    Raises MethodError when its score or capacity raises or breaks its promise (kvbench.methods.contract).
+    """
     layers, heads, length = observation.shape
     if method.full or method.budget >= length or method.window >= length:
         return torch.ones(layers, heads, length, dtype=torch.bool)
     view = observation.view(method.window, *method.base)
     selected = observation.memo(
         ("selected", method.capacity, method.window, method.base, method.budget),
-        lambda: method.capacity(view, method.budget - method.window),
+        lambda: contract.capacity(method, view),
     )
     if method.score.uses_capacity:
-        scores = method.score(view, selected)
+        scores = contract.score(method, view, selected)
         ranked = scores.sort(-1, descending=True).values
     else:
         scores = observation.memo(
-            ("score", method.score, method.window), lambda: method.score(view, selected)
+            ("score", method.score, method.window), lambda: contract.score(method, view, selected)
         )
         ranked = observation.memo(
             ("ranked", method.score, method.window), lambda: scores.sort(-1, descending=True).values
