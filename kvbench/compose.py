@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
@@ -21,6 +23,15 @@ from kvbench import paths
 from kvbench.config import RunConfig, suggest
 from kvbench.errors import UserError
 from kvbench.methods import registry
+
+# Fields that take more than one word or number.
+_FORMS = {
+    "exclude": "a list of MODEL/METHOD patterns such as exclude=[embedded/sparsemm*], or []",
+    "axes": "left to kvbench: write method=A,B budget=128,64",
+    "decode": "set key by key, as decode.compile=true",
+    "store": "one folder, as store=runs/NAME",
+    "prompt": "one name, as prompt=default",
+}
 
 # Configs composed in the present session; they are read, never changed.
 _cache: dict[tuple[bool, tuple[str, ...]], DictConfig] = {}
@@ -43,12 +54,20 @@ def register() -> None:
             defaults = {o.name: o.default for o in registry.options(kind, name) if not o.runtime}
             store.store(group=kind, name=name, node={"name": name, **defaults})
     for path in sorted((paths.conf_dir() / "method").glob("*.yaml")):
-        if "score" not in path.read_text("utf-8"):
+        if not _has_score(path):
             continue
         for score in registry.names("score"):
             defaults = [path.stem, {"override /score@score": score}, "_self_"]
             node = {"defaults": defaults, "name": f"{path.stem}+{score}"}
             store.store(group="method", name=f"{path.stem}+{score}", node=node)
+
+
+def _has_score(path: Path) -> bool:
+    """Whether a method's file takes its score from the group, so that another can stand in its place."""
+    document = yaml.safe_load(path.read_text("utf-8")) or {}
+    entries = [entry for entry in document.get("defaults", []) if isinstance(entry, dict)]
+    groups = [str(group).removeprefix("override ").lstrip("/") for entry in entries for group in entry]
+    return "score@score" in groups
 
 
 @contextmanager
@@ -140,6 +159,8 @@ def _composition(error: Exception) -> UserError:
             wanted = {"Integer": "a whole number", "Float": "a number", "bool": "true or false"}
             wanted = wanted.get(kind.group(1) or kind.group(2), "text")
             return UserError(f"{key} must be {wanted}, not {value!r}: set {key}=VALUE.")
+        if form := _FORMS.get(key):
+            return UserError(f"{key} must be {form}, not {value!r}.")
         return UserError(f"cannot set {key}={value}: {_first_line(cause)}")
     group = re.search(r"Override (\S+?)=.* looks like a config group|Could not override '(\S+)'", message)
     if group:

@@ -145,9 +145,31 @@ def check_dtype(model: dict[str, Any]) -> None:
         raise UserError(f"unknown dtype {wanted!r}: set model.dtype to one of {', '.join(DTYPES)}.")
 
 
+# What code reads without a default: a config file that lacks one would end in a traceback far from it.
+REQUIRED = {"model": ("name", "adapter"), "benchmark": ("name", "kind", "max_new_tokens", "metric")}
+
+
+def _check_complete(config: dict[str, Any]) -> None:
+    """Raise UserError for a model or benchmark without a key that it must have."""
+    for group, keys in REQUIRED.items():
+        missing = [key for key in keys if config[group].get(key) is None]
+        if missing:
+            name = config[group].get("name") or "NAME"
+            raise UserError(
+                f"{group} {name} has no {' and no '.join(missing)}: add {missing[0]}: VALUE to "
+                f"conf/{group}/{name}.yaml."
+            )
+
+
 def check_runtime(config: dict[str, Any]) -> None:
     """Impossible values of the fields a job has besides its cells."""
+    _check_complete(config)
     check_dtype(config["model"])
+    for pattern in config["exclude"]:
+        if not isinstance(pattern, str):
+            raise UserError(
+                f"exclude takes patterns MODEL/METHOD, not {pattern!r}: write exclude=[embedded/sparsemm*]."
+            )
     if config["limit"] is not None:
         check_whole("limit", config["limit"], 1, "leave it out for the benchmark's default, or")
     if not str(config["store"] or "").strip():

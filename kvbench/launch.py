@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from pathlib import Path
@@ -35,6 +36,8 @@ def run(overrides: list[str], multirun: bool, command: list[str]) -> int:
                 with_log_configuration=False,
             )
     outcomes = [job_return._return_value for job_return in returns]
+    with contextlib.suppress(OSError):
+        where.rmdir()  # which fails unless nothing was stored
     errors = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
     for error in errors:
         if not isinstance(error, UserError):

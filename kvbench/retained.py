@@ -53,7 +53,7 @@ def compute(root: Path, limit: int, device: str = "auto", say: Callable[[str], N
     for cells in groups.values():
         responses = store.load_folder(cells[0].folder)
         if any(named(cell.config) for cell in cells):
-            say(f"{cells[0].model} / {cells[0].benchmark}: no overlay for methods that read a file.")
+            say(f"{cells[0].model} / {cells[0].benchmark}: no overlay where model or method reads a file.")
             cells = [cell for cell in cells if not named(cell.config)]
         todo = {index: left for index in range(limit) if (left := _missing(cells, responses, index))}
         if todo:
@@ -63,7 +63,7 @@ def compute(root: Path, limit: int, device: str = "auto", say: Callable[[str], N
 
 def _missing(cells: list[store.Cell], responses: store.Responses, index: int) -> list[store.Cell]:
     """Compressed cells that have answered the sample and lack its shares."""
-    known = (read(cells[0].folder, index) or {"cells": {}})["cells"]
+    known = (read(cells[0].folder, index) or {"cells": {}})["cells"] if cells else {}
     return [
         cell
         for cell in cells

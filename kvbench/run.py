@@ -97,20 +97,20 @@ def generate(
 
 def run_job(job: Job, command: list[str], say: Callable[[str], None] = print) -> Outcome:
     """Compute what a job lacks and write its results.  Raises UserError when it cannot start or go on."""
-    if not store.layout.journals(job.folder):
-        _require(job)  # before the store holds a trace of a version that gave no answer
+    # A folder that is new stays so until all is loaded: no trace of a version that could not be.
+    ready = None if store.layout.journals(job.folder) else (_questions(job), _load(job))
     with store.Writer(job.journal, job.config["sync"]) as writer:
         for notice in writer.notices:
             say(notice)
-        # Summaries and later runs read the folder: what it holds must not depend on the moment of a crash.
-        store.write_cells(job.cells, job.folder)
-        responses = store.load_folder(job.folder, own=(job.journal, writer.records))
+        responses = store.load_folder(job.folder, own=(job.journal, writer.records), cells=job.cells)
         indices = job.indices(responses)
         new = 0
         if indices is not None and job.group not in responses.sizes:
             _note_size(job, writer, responses)
         if indices is None or _pending(job, responses, indices) or _lost(job, writer, responses):
-            new, indices = _generate_missing(job, writer, responses, command, say)
+            new, indices = _generate_missing(job, ready, writer, responses, command, say)
+        else:
+            store.write_cells(job.cells, job.folder)
         writer.flush()
         responses = store.write_results(job.cells, job.folder)
     return _outcome(job, responses, indices, new)
@@ -184,7 +184,12 @@ def _note_size(job: Job, writer: store.Writer, responses: store.Responses) -> No
 
 
 def _generate_missing(
-    job: Job, writer: store.Writer, responses: store.Responses, command: list[str], say: Callable[[str], None]
+    job: Job,
+    ready: tuple[Any, Any] | None,
+    writer: store.Writer,
+    responses: store.Responses,
+    command: list[str],
+    say: Callable[[str], None],
 ) -> tuple[int, list[int]]:
     """Answer every missing (cell, sample).  Returns the number of new answers and the sample indices."""
 
@@ -193,14 +198,15 @@ def _generate_missing(
         for entry in records:
             responses.add(entry, writer.path)
 
-    _require(job)
-    benchmark = load_benchmark(job.config["benchmark"])
-    samples = _samples(job, benchmark, responses, record)
+    benchmark, every = ready[0] if ready else _questions(job)
+    samples = [sample for sample in every if job.owns(sample.index)]
     indices = [sample.index for sample in samples]
     pending = _pending(job, responses, indices)
     if not pending and not _lost(job, writer, responses):
+        _note(job, every, responses, record)
         return 0, indices
-    adapter, methods = _load(job)
+    adapter, methods = ready[1] if ready else _load(job)
+    _note(job, every, responses, record)
     run = _circumstances(job, command, adapter)
     record([store.run_record(run)])
     ask = _asking(job, adapter, benchmark, say)
@@ -219,24 +225,36 @@ def _generate_missing(
     return new, indices
 
 
-def _samples(
-    job: Job, benchmark: Any, responses: store.Responses, record: Callable[[list[dict[str, Any]]], None]
-) -> list[Any]:
-    """The samples of the job's shard; how many the limit gives is recorded, with their ids."""
+def _questions(job: Job) -> tuple[Any, list[Any]]:
+    """The benchmark, and the samples that are asked of all shards together."""
+    _require(job)
+    benchmark = load_benchmark(job.config["benchmark"])
     every = benchmark.samples(job.limit)
     if not every:
         raise UserError(f"benchmark {job.config['benchmark']['name']} has no samples: check its data.")
-    asked = job.cells[0].config["benchmark"]
-    store.record_samples(job.folder, asked, [sample.id for sample in every])
-    if responses.sizes[job.group].get(job.limit) != len(every):
-        record([store.size_record(job.group, job.limit, len(every))])
-    samples = [sample for sample in every if job.owns(sample.index)]
-    if not samples:
+    if not any(job.owns(sample.index) for sample in every):
         raise UserError(
             f"shard {job.config['shard']} of {job.config['shards']} has no sample: "
             f"use at most {counted(len(every), 'shard')} for {counted(len(every), 'sample')}."
         )
-    return samples
+    return benchmark, every
+
+
+def _note(
+    job: Job,
+    every: list[Any],
+    responses: store.Responses,
+    record: Callable[[list[dict[str, Any]]], None],
+) -> None:
+    """Store what is asked, once all that it needs is loaded: samples, cells, how many the limit gives.
+
+    Summaries and later runs read the folder: what it holds must not depend on the moment of a crash.
+    """
+    asked = job.cells[0].config["benchmark"]
+    store.record_samples(job.folder, asked, [sample.id for sample in every])
+    store.write_cells(job.cells, job.folder)
+    if responses.sizes[job.group].get(job.limit) != len(every):
+        record([store.size_record(job.group, job.limit, len(every))])
 
 
 def _load(job: Job) -> tuple[Any, dict[str, Any]]:

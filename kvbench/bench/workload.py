@@ -13,17 +13,18 @@ SCORES = ("", "+mixkv", "+ecokv", "+bacon")
 METHODS = tuple(capacity + score for capacity in CAPACITIES for score in SCORES)
 
 
-def config(group: str, name: str) -> dict[str, Any]:
-    """conf/GROUP/NAME.yaml as written. Raises UserError with the nearest names."""
-    import yaml
+def config(group: str, name: str, settings: Sequence[str] = ()) -> dict[str, Any]:
+    """A model's or benchmark's config as a run resolves it. Raises UserError with the nearest names.
 
-    from kvbench.config import suggest
-    from kvbench.paths import conf_dir
+    settings: KEY=VALUE over its defaults, as weights=random.
+    """
+    from kvbench import compose
 
-    files = {path.stem: path for path in (conf_dir() / group).glob("*.yaml")}
-    if name not in files:
-        raise UserError(f"there is no {group} {name!r}: {suggest(name, files)}")
-    return yaml.safe_load(files[name].read_text(encoding="utf-8"))
+    for setting in settings:
+        if "=" not in setting:
+            raise UserError(f"--set takes KEY=VALUE such as weights=random, not {setting!r}.")
+    overrides = [f"{group}={name}", *(f"{group}.{setting}" for setting in settings)]
+    return compose.plain(compose.compose(overrides)[group], resolve=True)
 
 
 def adapter(name: str, settings: Sequence[str] = ()) -> Any:
@@ -32,17 +33,10 @@ def adapter(name: str, settings: Sequence[str] = ()) -> Any:
     A model without visual-head scores gets random ones, so that sparsemm can be timed.
     """
     import torch
-    import yaml
 
     from kvbench import models
 
-    chosen = config("model", name)
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals:
-            raise UserError(f"--set takes KEY=VALUE such as weights=random, not {setting!r}.")
-        chosen[key] = yaml.safe_load(value)
-    loaded = models.load(chosen)
+    loaded = models.load(config("model", name, settings))
     if loaded.head_scores is None:
         generator = torch.Generator().manual_seed(0)
         scores = torch.rand(loaded.layers, loaded.query_heads, generator=generator, dtype=torch.float64)

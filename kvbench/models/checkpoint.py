@@ -75,6 +75,22 @@ def read_config(name: str, weights: str, revision: str | None, types: tuple[str,
     return config
 
 
+def read_tokenizer(loader: Any, weights: str, revision: str | None) -> Any:
+    """What ``loader``, AutoTokenizer or AutoProcessor, makes of a checkpoint.
+
+    Raises UserError when its files are missing or damaged, which transformers answers in many ways.
+    """
+    try:
+        return loader.from_pretrained(weights, revision=revision)
+    except Exception as error:  # ValueError, OSError, KeyError, TypeError, ... of another library
+        what = loader.__name__.removeprefix("Auto").lower()
+        raise UserError(
+            f"the {what} of {weights} is missing or damaged ({type(error).__name__}: {first_line(error)}):"
+            " copy its files (tokenizer.json, tokenizer_config.json, ...) beside the weights, or download it"
+            f" again with `hf download {weights}`."
+        ) from error
+
+
 def check_layers(name: str, config: Any) -> None:
     """Raise UserError, naming them, when decoder layers are anything but full causal attention."""
     text = config.get_text_config(decoder=True)

@@ -7,7 +7,7 @@ from typing import Any
 from kvbench.errors import UserError, first_line
 from kvbench.models import toy
 from kvbench.models.base import Adapter, Inputs, resolve_device, resolve_dtype, stop_tokens
-from kvbench.models.checkpoint import read_config
+from kvbench.models.checkpoint import read_config, read_tokenizer
 from kvbench.models.literal import Literal
 
 LOCAL = "embedded"  # `weights` of the language model that `make setup` converts
@@ -114,8 +114,8 @@ def load(cfg: dict[str, Any]) -> TextAdapter:
 
             source, revision = str(language.folder()), None
         read_config(name, source, revision)
+        words = read_tokenizer(AutoTokenizer, source, revision)
         try:
-            words = AutoTokenizer.from_pretrained(source, revision=revision)
             model = AutoModelForCausalLM.from_pretrained(source, revision=revision, dtype=dtype)
         except OSError as error:
             raise UserError(

@@ -13,7 +13,7 @@ from kvbench.errors import UserError, first_line
 from kvbench.models import toy
 from kvbench.models.base import Adapter, Inputs, resolve_device, resolve_dtype, stop_tokens
 from kvbench.models.boxes import Box
-from kvbench.models.checkpoint import read_config
+from kvbench.models.checkpoint import read_config, read_tokenizer
 from kvbench.models.content import Clip
 from kvbench.models.literal import Literal, spliced
 
@@ -130,8 +130,8 @@ class VisionAdapter(Adapter):
         if weights == "random":
             model = toy.randomly(AutoModelForImageTextToText, config, cfg, device, dtype)
         else:
+            processor = read_tokenizer(AutoProcessor, weights, revision)
             try:
-                processor = AutoProcessor.from_pretrained(weights, revision=revision)
                 model = AutoModelForImageTextToText.from_pretrained(
                     weights, revision=revision, dtype=dtype, attn_implementation=cfg.get("attention")
                 )

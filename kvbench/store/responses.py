@@ -140,11 +140,15 @@ def _content(record: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in record.items() if key not in APART}
 
 
-def load_folder(folder: Path, own: tuple[Path, Iterable[dict[str, Any]]] | None = None) -> Responses:
+def load_folder(
+    folder: Path,
+    own: tuple[Path, Iterable[dict[str, Any]]] | None = None,
+    cells: Iterable[layout.Cell] = (),
+) -> Responses:
     """Merge every journal of ``folder``; ``own`` is a journal whose records are in memory already.
 
     Duplicates that agree are one answer.  Raises UserError, naming the samples, for those that do not, and
-    for answers of cells that the folder does not know.
+    for answers of cells that the folder does not know; it need not hold ``cells`` yet.
     """
     responses = Responses()
     with journal.uncollected():
@@ -158,7 +162,7 @@ def load_folder(folder: Path, own: tuple[Path, Iterable[dict[str, Any]]] | None 
             f"{folder} holds answers that contradict each other, {len(responses.conflicts)} in all: {shown}. "
             "Delete the journal that is wrong, or begin again with `kvbench run ... --clean`."
         )
-    known = {path.stem for path in folder.glob("cells/*.json")}
+    known = {path.stem for path in folder.glob("cells/*.json")} | {cell.digest for cell in cells}
     strangers = sorted({*responses.answers, *responses.errors} - known)
     if strangers:
         raise UserError(
