@@ -82,7 +82,7 @@ def sets() -> str:
 
 
 def data(name: str) -> str | None:
-    """Digest of data that kvbench draws or ships, or of a folder's Parquet files; None for a hub id."""
+    """Digest of data that kvbench draws or ships, or of a folder's files; None for a hub id."""
     if name == "micro":
         from kvbench.benchmarks import micro
 
@@ -97,7 +97,23 @@ def data(name: str) -> str | None:
     if name == "sets":
         return sets()
     root = Path(str(name)).expanduser()
-    return _digest(root, [], sorted(root.rglob("*.parquet"))) if root.is_dir() else None
+    if not root.is_dir():
+        return None
+    texts = [*root.glob("index.json"), *root.glob("texts/*.txt")]  # a folder laid out as documents_mini's
+    return _digest(root, sorted(texts), sorted(root.rglob("*.parquet")))
+
+
+def files(paths: list[str]) -> str:
+    """Digest of what files hold, whatever they are called and wherever they lie."""
+    total = hashlib.sha256()
+    for path in map(Path, paths):
+        try:
+            with path.open("rb") as file:
+                while block := file.read(1 << 20):
+                    total.update(block)
+        except OSError as error:
+            raise UserError(f"cannot read {path} ({error.strerror}): copy it again.") from error
+    return total.hexdigest()[:16]
 
 
 def register() -> None:

@@ -13,7 +13,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kvbench.benchmarks import subsets, video, wording
+from kvbench import revisions
+from kvbench.benchmarks import pictures, subsets, video, wording
+from kvbench.benchmarks.parquet import split_files
 from kvbench.benchmarks.repairs import repair
 from kvbench.benchmarks.usable import check_columns, check_schema, require_hub_data, unusable
 from kvbench.errors import UserError
@@ -115,6 +117,8 @@ def task_config(cfg: Mapping[str, Any]) -> dict[str, Any]:
             wording.check(cfg, words, usual)
         config["lmms_eval_specific_kwargs"] = {"default": {**usual, **own_words}}
     repair(config, cfg)
+    if callable(config.get("doc_to_visual")):
+        config["doc_to_visual"] = pictures.as_shown(config["doc_to_visual"])
     if cfg.get("video_column"):
         config["doc_to_visual"] = lambda doc: [
             video.clip(video.find(cfg, doc[cfg["video_column"]]), int(cfg["frames"]))
@@ -127,19 +131,12 @@ def split_of(config: Mapping[str, Any]) -> str:
     return config.get("test_split") or config["validation_split"]
 
 
-def parquet_files(folder: Path, split: str) -> list[str]:
-    """Absolute paths of the split's parquet files under ``folder`` (all of them if none names the split)."""
-    files = sorted(str(file.resolve()) for file in folder.rglob("*.parquet"))
-    named = [file for file in files if Path(file).name.startswith(split)]
-    return named or files
-
-
 def files_or_none(cfg: Mapping[str, Any], split: str) -> list[str] | None:
     """``local_files``, with the micro set drawn when it is asked for."""
     if cfg.get("data") == "micro":
         from kvbench.benchmarks import micro
 
-        return parquet_files(micro.folder(str(cfg["name"])), split)
+        return split_files(micro.folder(str(cfg["name"])), split, str(cfg["name"]))
     return local_files(cfg, split)
 
 
@@ -157,7 +154,7 @@ def local_files(cfg: Mapping[str, Any], split: str) -> list[str] | None:
     data = str(cfg.get("data") or "sets")
     if data == "sets":
         folder = sets_folder(str(cfg["task"]))
-        files = parquet_files(folder, split) if folder else []
+        files = split_files(folder, split, str(cfg["name"])) if folder else []
         if not files:
             raise UserError(
                 f"the generated data set of {cfg['name']} is missing from {cache_dir()}: run `make setup`"
@@ -165,13 +162,21 @@ def local_files(cfg: Mapping[str, Any], split: str) -> list[str] | None:
             )
         return files
     if is_folder(data):
-        files = parquet_files(Path(data).expanduser(), split)
+        files = split_files(Path(data).expanduser(), split, str(cfg["name"]))
         if not files:
             raise UserError(
                 f"benchmark {cfg['name']} finds no parquet file in data={data}: name the folder of them."
             )
         return files
     return None
+
+
+def converted(files: list[str]) -> str:
+    """Folder where the ``datasets`` library keeps what it makes of these files.
+
+    By their content: its own key is name and time stamp, which a replaced file may share with the old one.
+    """
+    return str(cache_dir() / "datasets" / revisions.files(files))
 
 
 def sets_folder(name: str) -> Path | None:
@@ -206,7 +211,7 @@ def load_task(cfg: Mapping[str, Any]) -> Any:
         check_schema(cfg, files)
         config["dataset_path"] = "parquet"
         config["dataset_name"] = None
-        config["dataset_kwargs"] = {"data_files": {split: files}, "cache_dir": str(cache_dir() / "datasets")}
+        config["dataset_kwargs"] = {"data_files": {split: files}, "cache_dir": converted(files)}
     else:
         require_hub_data(cfg)
         config["dataset_path"] = str(cfg["data"])

@@ -13,7 +13,7 @@ from typing import Any
 from kvbench.benchmarks import needs, subsets
 from kvbench.benchmarks.base import Benchmark, Sample, Scores
 from kvbench.benchmarks.fidelity import AGREEMENT, DIVERGENCE, ROUGE
-from kvbench.benchmarks.loading import files_or_none, hub_arguments
+from kvbench.benchmarks.loading import converted, files_or_none, hub_arguments
 from kvbench.benchmarks.usable import check_columns, check_schema, require_hub_data, unusable
 from kvbench.errors import UserError
 from kvbench.paths import cache_dir
@@ -79,14 +79,12 @@ def load_task(cfg: Mapping[str, Any]) -> Any:
     if not path.is_file():
         raise UserError(f"lm-eval has no task {cfg['task']!r}: correct `task` of benchmark {cfg['name']}.")
     config = {key: value for key, value in load_yaml(path).items() if key != "tag"}
-    kept = str(cache_dir() / "datasets")
-    if cfg.get("data") == "package":
-        config["dataset_path"], config["dataset_name"] = "parquet", None
-        config["dataset_kwargs"] = {"data_files": {"test": [str(package_set())]}, "cache_dir": kept}
-    elif (files := files_or_none(cfg, "test")) is not None:
+    package = cfg.get("data") == "package"
+    files = [str(package_set())] if package else files_or_none(cfg, "test")
+    if files is not None:
         check_schema(cfg, files)
         config["dataset_path"], config["dataset_name"] = "parquet", None
-        config["dataset_kwargs"] = {"data_files": {"test": files}, "cache_dir": kept}
+        config["dataset_kwargs"] = {"data_files": {"test": files}, "cache_dir": converted(files)}
     else:
         require_hub_data(cfg)
         config["dataset_path"], config["dataset_kwargs"] = str(cfg["data"]), hub_arguments(cfg)

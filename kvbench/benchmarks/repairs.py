@@ -7,6 +7,7 @@ OCRBench's sums, which are emptied before each use.
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any
@@ -83,12 +84,29 @@ def _collapsed(text: str) -> str:
     return " ".join(text.split())
 
 
+def drawn_by_sample(config: dict[str, Any], _: Mapping[str, Any]) -> None:
+    """An answer whose option cannot be read is given one at random, all samples from one stream: one answer
+    that differs would change what every later sample is given. Here each sample has a stream of its own."""
+    process = config["process_results"]
+
+    def seeded(doc: Mapping[str, Any], results: list[str]) -> Any:
+        state = random.getstate()
+        random.seed(str(doc["id"]))
+        try:
+            return process(doc, results)
+        finally:
+            random.setstate(state)
+
+    config["process_results"] = seeded
+
+
 PLATFORMS = {"mobile": ("ios", "android"), "desktop": ("macos", "windows")}
 
 REPAIRS: dict[str, Callable[[dict[str, Any], Mapping[str, Any]], None]] = {
     "ocrbench": ocrbench,
     "hrbench4k": hrbench,
     "hrbench8k": hrbench,
+    "mmmu_val": drawn_by_sample,
     "screenspot_rec_test": screenspot,
 }
 

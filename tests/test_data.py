@@ -1,0 +1,173 @@
+"""Data folders that hold more, less or other than one set, and rows that cannot be asked."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+
+import datasets
+import minidata
+import pytest
+from fakestore import benchmark_cfg
+from PIL import Image
+
+from kvbench import benchmarks
+from kvbench.benchmarks import pictures
+from kvbench.benchmarks.parquet import known_rows, split_files
+from kvbench.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("KVBENCH_CACHE", str(tmp_path / "cache"))
+
+
+def files(folder, *names):
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        datasets.Dataset.from_dict({"a": [1, 2]}).to_parquet(str(path))
+    return folder
+
+
+def found(folder, split):
+    return [os.path.relpath(path, folder.resolve()) for path in split_files(folder, split, "docvqa")]
+
+
+def test_a_replaced_file_with_its_time_stamp_kept_is_read_anew(tmp_path):
+    folder = minidata.write(tmp_path, "docqa_mini")
+    (file,) = folder.glob("*.parquet")
+    old = file.stat()
+    before = [sample.text for sample in benchmarks.load(benchmark_cfg("docvqa", folder)).samples()]
+    rows = datasets.Dataset.from_parquet(str(file), cache_dir=str(tmp_path / "other"))
+    rows.select([3, 2, 1, 0]).to_parquet(str(tmp_path / "new.parquet"))
+    shutil.copy(tmp_path / "new.parquet", file)
+    os.utime(file, ns=(old.st_atime_ns, old.st_mtime_ns))
+    assert [s.text for s in benchmarks.load(benchmark_cfg("docvqa", folder)).samples()] == before[::-1]
+
+
+@pytest.mark.parametrize(
+    ("names", "split", "wanted"),
+    [
+        (["validation-00000-of-00002.parquet", "validation-00001-of-00002.parquet"], "validation", [0, 1]),
+        (["data/validation-00000-of-00001.parquet", "data/test-00000-of-00001.parquet"], "validation", [0]),
+        (["test.parquet", "testmini.parquet"], "test", [0]),
+        (["hr_bench_4k.parquet", "hr_bench_8k.parquet"], "hrbench_4k", [0]),
+        (["default/validation/0000.parquet", "default/train/0000.parquet"], "validation", [0]),
+        (["docvqa_validation.parquet", "docvqa_train.parquet"], "validation", [0]),
+        (["validation.parquet"], "val", [0]),
+        (["0000.parquet", "0001.parquet"], "validation", [0, 1]),
+        (["a.parquet"], "", [0]),
+    ],
+)
+def test_the_files_of_a_split(tmp_path, names, split, wanted):
+    assert found(files(tmp_path / "d", *names), split) == [names[place] for place in wanted]
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        (["DocVQA/validation.parquet", "InfographicVQA/validation.parquet"], r"several sets.*\(DocVQA, Info"),
+        (["DocVQA/0.parquet", "Other/0.parquet"], r"several sets.*\(DocVQA, Other\)"),
+        (["train-00000-of-00001.parquet"], "asks the split validation, but .* holds train-00000.* only"),
+        (["docvqa_test.parquet"], "holds docvqa_test.parquet only"),
+        (["test/0000.parquet"], "holds test/0000.parquet only"),
+        (["validation-00000-of-00006.parquet"], "holds 1 of the 6 files validation-"),
+        (["validation-00000-of-00001.parquet", "validation-00000-of-00002.parquet"], "several sets"),
+        (["validation.parquet", "validation-00000-of-00001.parquet"], "several sets"),
+    ],
+)  # fmt: skip
+def test_a_folder_that_is_not_one_set_is_refused(tmp_path, names, sentence):
+    with pytest.raises(UserError, match=sentence):
+        split_files(files(tmp_path / "d", *names), "validation", "docvqa")
+
+
+def test_two_sets_side_by_side_are_refused_by_the_benchmark(tmp_path):
+    folder = tmp_path / "hub"
+    folder.mkdir()
+    minidata.write(folder, "docqa_mini").rename(folder / "DocVQA")
+    shutil.copytree(folder / "DocVQA", folder / "InfographicVQA")
+    with pytest.raises(UserError, match="DocVQA, InfographicVQA"):
+        benchmarks.load(benchmark_cfg("docvqa", folder))
+    assert benchmarks.load(benchmark_cfg("docvqa", folder / "DocVQA")).size() == 4
+
+
+def test_rows_are_counted_from_the_files(tmp_path):
+    folder = files(tmp_path / "d", "validation-00000-of-00002.parquet", "validation-00001-of-00002.parquet")
+    assert known_rows(folder) == 4
+    assert known_rows(files(folder, "test.parquet")) is None and known_rows(tmp_path / "none") is None
+
+
+def test_an_unreadable_choice_is_drawn_alike_in_two_cells():
+    """Whatever the other samples' answers are, and however many there are."""
+    benchmark = benchmarks.load(benchmark_cfg("mmmu", "micro"))
+    n = benchmark.size()
+    unread = dict.fromkeys(range(n), "???")
+    cells = {"a": unread, **{f"b{i}": {**unread, i: "B"} for i in range(n)}}
+    scores = {name: one.per_sample["mmmu_acc"] for name, one in benchmark.score_cells(cells).items()}
+    for i in range(n):
+        same = [index for index in range(n) if index != i]
+        assert [scores[f"b{i}"][index] for index in same] == [scores["a"][index] for index in same]
+    few = benchmark.score({i: "???" for i in range(2)}, 2).per_sample["mmmu_acc"]
+    assert dict(few) == {i: scores["a"][i] for i in range(2)}
+
+
+def png(image, **options):
+    out = io.BytesIO()
+    image.save(out, "PNG", **options)
+    return out.getvalue()
+
+
+def writing(mode):
+    """Black bars on a transparent ground."""
+    image = Image.new("RGBA", (60, 40), (0, 0, 0, 0))
+    image.paste((0, 0, 0, 255), (10, 10, 50, 20))
+    if mode == "LA":
+        return image.convert("LA")
+    if mode == "P":
+        small = Image.new("P", (60, 40), 0)
+        small.putpalette([0, 0, 0, 0, 0, 0])
+        small.paste(1, (10, 10, 50, 20))
+        small.info["transparency"] = 0
+        return small
+    return image
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_what_is_transparent_is_white(mode):
+    image = pictures.shown(Image.open(io.BytesIO(png(writing(mode))))).convert("RGB")
+    assert image.getpixel((1, 1)) == (255, 255, 255) and image.getpixel((30, 15)) == (0, 0, 0)
+
+
+def test_other_pictures_stay_as_they_are():
+    opaque = Image.effect_noise((20, 20), 50).convert("RGB")
+    for image in (opaque, opaque.convert("RGBA"), opaque.convert("L"), opaque.convert("CMYK")):
+        assert pictures.shown(image) is image
+
+
+def test_deep_grey_keeps_its_shades():
+    image = Image.new("I;16", (4, 4), 257 * 100)
+    assert pictures.shown(image).convert("RGB").getpixel((0, 0)) == (100, 100, 100)
+
+
+def with_pictures(folder, *stored):
+    """docqa_mini's rows with these pictures, as bytes."""
+    split, rows = minidata.rows("docqa_mini")
+    for row, picture in zip(rows, stored, strict=False):
+        row["image"] = (
+            picture if picture is None or isinstance(picture, dict) else {"bytes": picture, "path": None}
+        )
+    rows = [{**row, "image": row["image"] if not isinstance(row["image"], Image.Image)
+             else {"bytes": png(row["image"]), "path": None}} for row in rows]  # fmt: skip
+    features = datasets.Dataset.from_list([{k: v for k, v in rows[0].items() if k != "image"}]).features
+    features["image"] = datasets.Image()
+    folder.mkdir(exist_ok=True)
+    datasets.Dataset.from_list(rows, features=features).to_parquet(str(folder / f"{split}.parquet"))
+    return folder
+
+
+def test_a_task_sees_pictures_on_white(tmp_path):
+    folder = with_pictures(tmp_path / "d", png(writing("RGBA")))
+    (image,) = benchmarks.load(benchmark_cfg("docvqa", folder)).samples(1)[0].images()
+    assert image.mode == "RGB" and image.getpixel((1, 1)) == (255, 255, 255)
