@@ -1,0 +1,362 @@
+"""Mutation testing: small changes to the code, each tried alone against the nearest tests.
+
+    python scripts/mutate.py kvbench/methods kvbench/engine kvbench/analysis -n 60 --seed 0
+    python scripts/mutate.py --listed tests/listed_mutants.tsv
+
+A mutant lives when the tests still pass; it is then printed with its place. Works in a copy of the tree.
+The copy's tests run in a fork of this process, which has the libraries loaded already, so that a mutant
+costs seconds. `-n` mutants are drawn from each folder by a hash of seed and source text: a change elsewhere
+leaves the draw as it is. Those of tests/equivalent_mutants.tsv (file, line, change, reason) are not tried.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import hashlib
+import importlib
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+EQUIVALENT = ROOT / "tests" / "equivalent_mutants.tsv"
+# The nearest tests of a file, the longest matching prefix decides.
+DECODING = "engine refresh ragged waves mutants_engine"
+NEAREST = {
+    "kvbench/methods/": "scores select_properties golden mutants_methods calibrate own_method observations",
+    "kvbench/methods/refresh/": "refresh mutants_methods mutants_engine refresh_cli",
+    "kvbench/methods/calibrate.py": "calibrate",
+    "kvbench/engine/": DECODING,
+    "kvbench/engine/prefill.py": "mutants_engine engine refresh",
+    "kvbench/engine/refresh.py": "refresh mutants_engine waves",
+    "kvbench/engine/step.py": "refresh mutants_engine",
+    "kvbench/engine/prefix.py": "refresh waves",
+    "kvbench/engine/oracle.py": "refresh mutants_engine",
+    "kvbench/engine/trace.py": "refresh drift",
+    "kvbench/engine/compiled.py": "compiled ragged",
+    "kvbench/analysis/": "statistics bootstrap compare table beside scoring mutants_analysis tally tracking",
+    "kvbench/analysis/drift": "drift mutants_analysis refresh_cli",
+    "kvbench/analysis/policies.py": "drift mutants_analysis refresh_cli",
+    "kvbench/analysis/decision.py": "drift mutants_analysis refresh_cli",
+    "kvbench/analysis/correlation.py": "drift mutants_analysis claims",
+    "kvbench/analysis/published.py": "beside mutants_analysis table reference",
+    "kvbench/analysis/scoring.py": "scoring mutants_analysis benchmarks sweeps",
+    "kvbench/analysis/tables/": "table beside compare mutants_analysis statistics",
+    "kvbench/analysis/figures/": "figures observations",
+}
+SLOW = "not smollm2 and not really_compiled and not subprocess"  # nothing that only they see is expected
+
+COMPARE = {"Lt": "LtE", "LtE": "Lt", "Gt": "GtE", "GtE": "Gt", "Eq": "NotEq", "NotEq": "Eq"}
+COMPARE |= {"Is": "IsNot", "IsNot": "Is", "In": "NotIn", "NotIn": "In"}
+ARITHMETIC = {"Add": "Sub", "Sub": "Add", "Mult": "Div", "Div": "Mult", "FloorDiv": "Mult", "Mod": "Mult"}
+ARITHMETIC |= {"Pow": "Mult", "BitAnd": "BitOr", "BitOr": "BitAnd"}
+NAMES = {"min": "max", "max": "min", "amin": "amax", "amax": "amin", "argmax": "argmin", "any": "all"}
+NAMES |= {"all": "any", "floor": "ceil", "ceil": "floor", "argmin": "argmax", "sorted": "list"}
+NO_NUMBER = {"strict", "device", "non_blocking", "repr", "frozen", "encoding", "minimum", "maximum", "help"}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change: the source text of a file's range is replaced."""
+
+    file: str
+    line: int
+    start: int  # character offsets in the file
+    stop: int
+    old: str
+    new: str
+    text: str  # the line it stands in
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What it is, without its line number."""
+        return self.file, self.text, f"{_flat(self.old)} -> {_flat(self.new)}"
+
+    def apply(self, source: str) -> str:
+        """The file's source with the change."""
+        return source[: self.start] + self.new + source[self.stop :]
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def changes(node: ast.AST) -> Iterator[ast.AST | str]:
+    """What an expression or statement can become, as a node or as text."""
+    new = copy.deepcopy(node)
+    match node:
+        case ast.Compare():
+            for i, op in enumerate(node.ops):
+                new = copy.deepcopy(node)
+                new.ops[i] = getattr(ast, COMPARE[type(op).__name__])()
+                yield new
+        case ast.BinOp() if type(node.op).__name__ in ARITHMETIC and not _textual(node):
+            new.op = getattr(ast, ARITHMETIC[type(node.op).__name__])()
+            yield new
+        case ast.BoolOp():
+            new.op = ast.Or() if isinstance(node.op, ast.And) else ast.And()
+            yield new
+        case ast.UnaryOp(op=ast.Not() | ast.USub() | ast.Invert()):
+            yield node.operand
+        case ast.Constant(value=bool()):
+            yield ast.Constant(not node.value)
+        case ast.Constant(value=int()):
+            yield ast.Constant(node.value + 1)
+            if node.value:
+                yield ast.Constant(node.value - 1)
+        case ast.Constant(value=float()):
+            yield ast.Constant(node.value * 2 if node.value else 1.0)
+        case ast.Name(id=name) if name in NAMES:
+            yield ast.Name(NAMES[name])
+        case ast.Attribute(attr=name) if name in NAMES:
+            new.attr = NAMES[name]
+            yield new
+        case ast.Call() if not _class(node.func):
+            for i, keyword in enumerate(node.keywords):
+                if keyword.arg and keyword.arg not in NO_NUMBER:
+                    new = copy.deepcopy(node)
+                    del new.keywords[i]
+                    yield new
+        case ast.Subscript(slice=ast.Slice() as part):
+            for end in ("lower", "upper"):
+                if getattr(part, end) is not None:
+                    new = copy.deepcopy(node)
+                    setattr(new.slice, end, None)
+                    yield new
+        case ast.IfExp():
+            yield node.body
+            yield node.orelse
+        case ast.Expr(value=ast.Call()):
+            yield "pass"
+        case ast.AugAssign():
+            yield "pass"
+
+
+def _textual(node: ast.BinOp) -> bool:
+    kinds = (ast.JoinedStr,)
+    return any(isinstance(s, kinds) or (isinstance(s, ast.Constant) and isinstance(s.value, str))
+               for s in (node.left, node.right))  # fmt: skip
+
+
+def _class(func: ast.expr) -> bool:
+    name = func.id if isinstance(func, ast.Name) else getattr(func, "attr", "")
+    return name[:1].isupper() or name in ("dataclass", "field")
+
+
+def nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes that decide numbers: no annotations, decorators, messages or type-checking imports."""
+    for name, value in ast.iter_fields(tree):
+        if name in ("annotation", "returns", "decorator_list", "exc", "msg", "format_spec"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if not isinstance(child, ast.AST) or isinstance(child, ast.JoinedStr) or _is_docstring(child):
+                continue  # formatted strings are words for people
+            if isinstance(child, ast.keyword) and child.arg in NO_NUMBER:
+                continue
+            if isinstance(child, ast.If) and getattr(child.test, "id", "") == "TYPE_CHECKING":
+                continue
+            yield child
+            yield from nodes(child)
+
+
+def _is_docstring(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def mutants_of(file: Path, root: Path = ROOT) -> list[Mutant]:
+    """Every mutant of one source file."""
+    source = file.read_text()
+    lines = source.splitlines(keepends=True)
+    begins = [0]
+    for line in lines:
+        begins.append(begins[-1] + len(line))
+
+    def offset(number: int, column: int) -> int:  # columns count bytes of UTF-8
+        return begins[number - 1] + len(lines[number - 1].encode()[:column].decode())
+
+    found = []
+
+    def add(node: ast.AST, new: ast.AST | str) -> None:
+        text = new if isinstance(new, str) else f"({ast.unparse(new)})"
+        start, stop = offset(node.lineno, node.col_offset), offset(node.end_lineno, node.end_col_offset)
+        where = lines[node.lineno - 1].strip()
+        found.append(
+            Mutant(str(file.relative_to(root)), node.lineno, start, stop, source[start:stop], text, where)
+        )
+
+    for node in nodes(ast.parse(source)):
+        for new in changes(node):
+            add(node, new)
+        if isinstance(node, ast.If | ast.IfExp):
+            if isinstance(node, ast.If):
+                add(node.test, "False")
+            add(node.test, f"(not ({ast.unparse(node.test)}))")
+    return found
+
+
+def draw(folders: list[str], count: int, seed: int) -> list[Mutant]:
+    """`count` mutants of each folder; which ones depends on the seed and their own text alone."""
+    chosen = []
+    for folder in folders:
+        path = ROOT / folder
+        files = [path] if path.is_file() else sorted(path.rglob("*.py"))
+        every = {m.key: m for file in files for m in mutants_of(file)}
+        ranked = sorted(every, key=lambda key: hashlib.sha256(repr((seed, key)).encode()).digest())
+        chosen += [every[key] for key in ranked[:count]]
+    return chosen
+
+
+def listed(path: Path) -> list[Mutant]:
+    """The mutants of a list: file, text, changed text; tab-separated, `\\n` stands for a line's end."""
+    found = []
+    for line in path.read_text().splitlines():
+        if not line or line.startswith("#"):
+            continue
+        file, old, new = (part.replace("\\n", "\n") for part in line.split("\t")[:3])
+        source = (ROOT / file).read_text()
+        if source.count(old) != 1:
+            sys.exit(f"{path.name}: `{old}` stands {source.count(old)} times in {file}: write it anew.")
+        at = source.index(old)
+        number = source.count("\n", 0, at) + 1
+        text = source.splitlines()[number - 1].strip()
+        found.append(Mutant(file, number, at, at + len(old), old, new, text))
+    return found
+
+
+def equivalents(path: Path = EQUIVALENT) -> dict[tuple[str, str, str], str]:
+    """{what: why nothing can be seen of it}"""
+    rows = [line.split("\t") for line in path.read_text().splitlines() if line and not line.startswith("#")]
+    return {tuple(row[:3]): row[3] for row in rows}
+
+
+def nearest(file: str) -> tuple[str, ...]:
+    """The test files of a source file, nearest first."""
+    prefix = max((p for p in NEAREST if file.startswith(p)), key=len, default=None)
+    if prefix is None:
+        sys.exit(f"no tests are named for {file}: add it to NEAREST.")
+    names = [f"tests/test_{name}.py" for name in NEAREST[prefix].split()]
+    return tuple(name for name in names if (ROOT / name).exists())
+
+
+class Tree:
+    """A copy of the working tree, in which tests run in forks of this process."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        skip = shutil.ignore_patterns(".git", ".venv", "runs", "__pycache__", "*.pyc", ".hypothesis")
+        shutil.copytree(ROOT, folder, ignore=skip, dirs_exist_ok=True)
+        sys.path[:] = [str(folder), *(p for p in sys.path if Path(p or ".").resolve() != ROOT)]
+        os.environ["PYTHONPATH"] = str(folder)
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        os.chdir(folder)
+
+    def warm(self, tests: tuple[str, ...]) -> None:
+        """Load here what the tests load, the project's own modules aside."""
+        names = self.folder / "modules.txt"
+        self.run(tests, 900, ["--collect-only"], names)
+        for name in names.read_text().split():
+            try:
+                importlib.import_module(name)
+            except BaseException:  # what cannot be loaded here is loaded by each fork
+                continue
+
+    def run(
+        self, tests: tuple[str, ...], limit: float, extra: list[str] | None = None, names: Path | None = None
+    ) -> tuple[bool, float]:
+        """(passed, seconds)"""
+        started = time.monotonic()
+        child = os.fork()
+        if child == 0:
+            self._child(tests, extra or [], names)
+        while time.monotonic() - started < limit:
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                return os.waitstatus_to_exitcode(status) == 0, time.monotonic() - started
+            time.sleep(0.05)
+        os.killpg(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        return False, time.monotonic() - started
+
+    def _child(self, tests: tuple[str, ...], extra: list[str], names: Path | None) -> None:
+        code = 1
+        try:
+            os.setsid()
+            output = os.open(self.folder / "output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(output, 1), os.dup2(output, 2)
+            import pytest
+
+            sys.dont_write_bytecode = True
+            os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+            code = int(pytest.main(["-x", "-q", "--durations=0", "-k", SLOW, *extra, *tests]))
+            if names is not None:
+                own = [n for n in sys.modules if n.split(".")[0] not in ("kvbench", "tests", "__main__")]
+                names.write_text("\n".join(n for n in own if not n.startswith("test_")))
+        finally:
+            os._exit(code)
+
+    def lives(self, mutant: Mutant, tests: tuple[str, ...], limit: float) -> tuple[bool, float]:
+        """(whether the tests pass with the mutant, seconds)"""
+        file = self.folder / mutant.file
+        source = file.read_text()
+        try:
+            changed = mutant.apply(source)
+            compile(changed, mutant.file, "exec")
+            file.write_text(changed)
+            return self.run(tests, limit)
+        finally:
+            file.write_text(source)
+
+
+def main() -> int:
+    """Print the mutants that live and the share killed; 1 when any lives."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("folders", nargs="*", help="source folders or files")
+    parser.add_argument("-n", type=int, default=60, help="mutants drawn from each folder")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--listed", type=Path, help="a list of mutants in place of a draw")
+    parser.add_argument("--skip", action="append", default=[], help="a path prefix that is left out")
+    given = parser.parse_args()
+    chosen = listed(given.listed.resolve()) if given.listed else draw(given.folders, given.n, given.seed)
+    known = equivalents()
+    tried = [m for m in chosen if m.key not in known and not m.file.startswith(tuple(given.skip) or "\0")]
+    groups = sorted({nearest(m.file) for m in tried})
+    sys.dont_write_bytecode = True
+    alive: list[Mutant] = []
+    with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
+        tree = Tree(Path(folder).resolve())
+        tree.warm(tuple(sorted({test for group in groups for test in group})))
+        limits = {}
+        for group in groups:
+            passed, seconds = tree.run(group, 1800)
+            if not passed:
+                print((tree.folder / "output.txt").read_text()[-3000:])
+                sys.exit(f"the tests do not pass without a mutant: {' '.join(group)}")
+            limits[group] = 4 * seconds + 30
+            print(f"# {seconds:.0f} s: {' '.join(group)}", file=sys.stderr, flush=True)
+        for number, mutant in enumerate(tried, 1):
+            group = nearest(mutant.file)
+            lives, seconds = tree.lives(mutant, group, limits[group])
+            alive += [mutant] * lives
+            what = f"{mutant.file}:{mutant.line}\t{mutant.text}\t{mutant.key[2]}"
+            print(f"{number}/{len(tried)} {seconds:.0f} s {'LIVES' if lives else 'killed'} {what}",
+                  file=sys.stderr, flush=True)  # fmt: skip
+    for mutant in alive:
+        print(f"lives: {mutant.file}:{mutant.line}\t{mutant.text}\t{mutant.key[2]}")
+    killed = len(tried) - len(alive)
+    print(
+        f"{len(chosen)} mutants, {len(chosen) - len(tried)} of them equivalent or left out: "
+        f"{killed} of {len(tried)} killed ({killed / max(len(tried), 1):.1%})."
+    )
+    return int(bool(alive))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
