@@ -17,6 +17,7 @@ import copy
 import hashlib
 import importlib
 import os
+import pickle
 import shutil
 import signal
 import sys
@@ -26,33 +27,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 EQUIVALENT = ROOT / "tests" / "equivalent_mutants.tsv"
-# The nearest tests of a file, the longest matching prefix decides.
-DECODING = "engine refresh ragged waves mutants_engine"
-NEAREST = {
-    "kvbench/methods/": "scores select_properties golden mutants_methods calibrate own_method observations",
-    "kvbench/methods/refresh/": "refresh mutants_methods mutants_engine refresh_cli",
-    "kvbench/methods/calibrate.py": "calibrate",
-    "kvbench/engine/": DECODING,
-    "kvbench/engine/prefill.py": "mutants_engine engine refresh",
-    "kvbench/engine/refresh.py": "refresh mutants_engine waves",
-    "kvbench/engine/step.py": "refresh mutants_engine",
-    "kvbench/engine/prefix.py": "refresh waves",
-    "kvbench/engine/oracle.py": "refresh mutants_engine",
-    "kvbench/engine/trace.py": "refresh drift",
-    "kvbench/engine/compiled.py": "compiled ragged",
-    "kvbench/analysis/": "statistics bootstrap compare table beside scoring mutants_analysis tally tracking",
-    "kvbench/analysis/drift": "drift mutants_analysis refresh_cli",
-    "kvbench/analysis/policies.py": "drift mutants_analysis refresh_cli",
-    "kvbench/analysis/decision.py": "drift mutants_analysis refresh_cli",
-    "kvbench/analysis/correlation.py": "drift mutants_analysis claims",
-    "kvbench/analysis/published.py": "beside mutants_analysis table reference",
-    "kvbench/analysis/scoring.py": "scoring mutants_analysis benchmarks sweeps",
-    "kvbench/analysis/tables/": "table beside compare mutants_analysis statistics",
-    "kvbench/analysis/figures/": "figures observations",
+# Test files that may kill a mutant of a folder. Of these, the tests that call the changed function are run.
+TESTS = {
+    "kvbench/methods/": "scores select_properties golden refresh reselection_loop calibrate own_method "
+    "contract method_version",
+    "kvbench/engine/": "cache_loop reselection_loop refresh ragged waves engine compiled not_finite contract",
+    "kvbench/analysis/": "statistics bootstrap compare table beside scoring drift reference",
 }
-SLOW = "not smollm2 and not really_compiled and not subprocess"  # nothing that only they see is expected
+LEFT_OUT = "not smollm2 and not really_compiled"  # minutes, for nothing that the others do not see
+SECONDS = 15  # of tests a mutant, measured without one: the fast ones first
 
 COMPARE = {"Lt": "LtE", "LtE": "Lt", "Gt": "GtE", "GtE": "Gt", "Eq": "NotEq", "NotEq": "Eq"}
 COMPARE |= {"Is": "IsNot", "IsNot": "Is", "In": "NotIn", "NotIn": "In"}
@@ -74,6 +61,7 @@ class Mutant:
     old: str
     new: str
     text: str  # the line it stands in
+    function: str  # that it is part of; "" at the top of a module or class
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -183,16 +171,17 @@ def mutants_of(file: Path, root: Path = ROOT) -> list[Mutant]:
         return begins[number - 1] + len(lines[number - 1].encode()[:column].decode())
 
     found = []
+    tree = ast.parse(source)
+    places = _functions(tree)
 
     def add(node: ast.AST, new: ast.AST | str) -> None:
         text = new if isinstance(new, str) else f"({ast.unparse(new)})"
         start, stop = offset(node.lineno, node.col_offset), offset(node.end_lineno, node.end_col_offset)
         where = lines[node.lineno - 1].strip()
-        found.append(
-            Mutant(str(file.relative_to(root)), node.lineno, start, stop, source[start:stop], text, where)
-        )
+        name, inside = str(file.relative_to(root)), _function(places, node.lineno)
+        found.append(Mutant(name, node.lineno, start, stop, source[start:stop], text, where, inside))
 
-    for node in nodes(ast.parse(source)):
+    for node in nodes(tree):
         for new in changes(node):
             add(node, new)
         if isinstance(node, ast.If | ast.IfExp):
@@ -200,6 +189,26 @@ def mutants_of(file: Path, root: Path = ROOT) -> list[Mutant]:
                 add(node.test, "False")
             add(node.test, f"(not ({ast.unparse(node.test)}))")
     return found
+
+
+def _functions(tree: ast.AST) -> list[tuple[int, int, str]]:
+    """(first line, last line, qualified name) of every function, outer ones first."""
+    found = []
+
+    def visit(node: ast.AST, name: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef):
+                found.append((child.body[0].lineno, child.end_lineno, name + child.name))
+                visit(child, f"{name}{child.name}.<locals>.")
+            else:
+                visit(child, f"{name}{child.name}." if isinstance(child, ast.ClassDef) else name)
+
+    visit(tree, "")
+    return found
+
+
+def _function(places: list[tuple[int, int, str]], line: int) -> str:
+    return next((name for first, last, name in reversed(places) if first <= line <= last), "")
 
 
 def draw(folders: list[str], count: int, seed: int) -> list[Mutant]:
@@ -227,7 +236,8 @@ def listed(path: Path) -> list[Mutant]:
         at = source.index(old)
         number = source.count("\n", 0, at) + 1
         text = source.splitlines()[number - 1].strip()
-        found.append(Mutant(file, number, at, at + len(old), old, new, text))
+        inside = _function(_functions(ast.parse(source)), number)
+        found.append(Mutant(file, number, at, at + len(old), old, new, text, inside))
     return found
 
 
@@ -237,13 +247,80 @@ def equivalents(path: Path = EQUIVALENT) -> dict[tuple[str, str, str], str]:
     return {tuple(row[:3]): row[3] for row in rows}
 
 
-def nearest(file: str) -> tuple[str, ...]:
-    """The test files of a source file, nearest first."""
-    prefix = max((p for p in NEAREST if file.startswith(p)), key=len, default=None)
-    if prefix is None:
-        sys.exit(f"no tests are named for {file}: add it to NEAREST.")
-    names = [f"tests/test_{name}.py" for name in NEAREST[prefix].split()]
-    return tuple(name for name in names if (ROOT / name).exists())
+def test_files(mutants: list[Mutant]) -> list[str]:
+    """The test files that may kill some of these, each once."""
+    folders = {
+        folder: names for folder, names in TESTS.items() if any(m.file.startswith(folder) for m in mutants)
+    }
+    names = dict.fromkeys(name for names in folders.values() for name in names.split())
+    return [f"tests/test_{name}.py" for name in names]
+
+
+class Calls:
+    """A pytest plugin that notes which functions of the project every test calls, and how long it takes.
+
+    What a file's fixtures or imports call, all of its tests count as calling.
+    """
+
+    def __init__(self, root: Path):
+        self.prefix = f"{root}/kvbench/"
+        self.seconds: dict[str, float] = {}
+        self.calls: dict[str, set[str]] = {}  # by test; by file for what fixtures call
+
+    def _note(self, frame, event, _):
+        if event == "call" and (name := frame.f_code.co_filename).startswith(self.prefix):
+            self.now.add(f"kvbench/{name.removeprefix(self.prefix)}:{frame.f_code.co_qualname}")
+
+    def _watch(self, owner: str):
+        self.now = self.calls.setdefault(owner, set())
+        sys.setprofile(self._note)
+        yield
+        sys.setprofile(None)
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_pycollect_makemodule(self, module_path):
+        yield from self._watch(f"tests/{module_path.name}")
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_setup(self, item):
+        yield from self._watch(item.nodeid.partition("::")[0])
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_call(self, item):
+        yield from self._watch(item.nodeid)
+
+    def pytest_runtest_logreport(self, report):
+        if report.when == "call":
+            self.seconds[report.nodeid] = report.duration
+
+    def tests_of(self, mutant: Mutant) -> list[str]:
+        """Tests that call the mutant's function, fast files and fast tests first."""
+        files = {
+            f"tests/test_{n}.py" for k, v in TESTS.items() if mutant.file.startswith(k) for n in v.split()
+        }
+        place = f"{mutant.file}:{mutant.function}"
+
+        def called(test: str) -> bool:
+            file = test.partition("::")[0]
+            if file not in files:
+                return False
+            if not mutant.function:
+                return any(c.startswith(f"{mutant.file}:") for c in self.calls[test] | self.calls[file])
+            return place in self.calls[test] or place in self.calls[file]
+
+        chosen, total = [], 0.0
+        for test in sorted(filter(called, self.seconds), key=self.seconds.get):
+            total += self.seconds[test]
+            if total > SECONDS and chosen:
+                break
+            chosen.append(test)
+        weight = {}
+        for test in chosen:
+            file = test.partition("::")[0]
+            weight[file] = weight.get(file, 0.0) + self.seconds[test]
+        return sorted(
+            chosen, key=lambda t: (weight[t.partition("::")[0]], t.partition("::")[0], self.seconds[t])
+        )
 
 
 class Tree:
@@ -258,58 +335,68 @@ class Tree:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         os.chdir(folder)
 
-    def warm(self, tests: tuple[str, ...]) -> None:
-        """Load here what the tests load, the project's own modules aside."""
-        names = self.folder / "modules.txt"
-        self.run(tests, 900, ["--collect-only"], names)
-        for name in names.read_text().split():
+    def measure(self, tests: list[str]) -> Calls:
+        """Run all tests once without a mutant; loads what they load, the project's own modules aside."""
+        notes = self.folder / "notes.pickle"
+        passed, _ = self.run(tests, 3600, notes)
+        if not passed:
+            sys.exit(f"{self.output()[-3000:]}\nthe tests do not pass without a mutant.")
+        calls = Calls(self.folder)
+        calls.calls, calls.seconds, modules = pickle.loads(notes.read_bytes())
+        for name in modules:
             try:
                 importlib.import_module(name)
             except BaseException:  # what cannot be loaded here is loaded by each fork
                 continue
+        return calls
 
-    def run(
-        self, tests: tuple[str, ...], limit: float, extra: list[str] | None = None, names: Path | None = None
-    ) -> tuple[bool, float]:
+    def output(self) -> str:
+        """What pytest said last."""
+        return (self.folder / "output.txt").read_text()
+
+    def run(self, tests: list[str], limit: float, notes: Path | None = None) -> tuple[bool, float]:
         """(passed, seconds)"""
         started = time.monotonic()
         child = os.fork()
         if child == 0:
-            self._child(tests, extra or [], names)
+            self._child(tests, notes)
         while time.monotonic() - started < limit:
             done, status = os.waitpid(child, os.WNOHANG)
             if done:
                 return os.waitstatus_to_exitcode(status) == 0, time.monotonic() - started
-            time.sleep(0.05)
+            time.sleep(0.02)
         os.killpg(child, signal.SIGKILL)
         os.waitpid(child, 0)
         return False, time.monotonic() - started
 
-    def _child(self, tests: tuple[str, ...], extra: list[str], names: Path | None) -> None:
+    def _child(self, tests: list[str], notes: Path | None) -> None:
         code = 1
         try:
             os.setsid()
             output = os.open(self.folder / "output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(output, 1), os.dup2(output, 2)
-            import pytest
-
-            sys.dont_write_bytecode = True
-            os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-            code = int(pytest.main(["-x", "-q", "--durations=0", "-k", SLOW, *extra, *tests]))
-            if names is not None:
-                own = [n for n in sys.modules if n.split(".")[0] not in ("kvbench", "tests", "__main__")]
-                names.write_text("\n".join(n for n in own if not n.startswith("test_")))
+            calls = Calls(self.folder)
+            code = int(pytest.main(["-x", "-q", "-k", LEFT_OUT, *tests], [calls] if notes else []))
+            if notes is not None:
+                own = ("kvbench", "tests", "__main__", "conftest", "_pytest", "pytest")
+                foreign = [n for n, m in sys.modules.items() if n.split(".")[0] not in own]
+                foreign = [n for n in foreign if not hasattr(sys.modules[n], "pytestmark")]
+                tests_own = str(self.folder)
+                foreign = [
+                    n for n in foreign if tests_own not in str(getattr(sys.modules[n], "__file__", ""))
+                ]
+                notes.write_bytes(pickle.dumps((calls.calls, calls.seconds, foreign)))
         finally:
             os._exit(code)
 
-    def lives(self, mutant: Mutant, tests: tuple[str, ...], limit: float) -> tuple[bool, float]:
+    def lives(self, mutant: Mutant, tests: list[str], limit: float) -> tuple[bool, float]:
         """(whether the tests pass with the mutant, seconds)"""
+        if not tests:
+            return True, 0.0
         file = self.folder / mutant.file
         source = file.read_text()
         try:
-            changed = mutant.apply(source)
-            compile(changed, mutant.file, "exec")
-            file.write_text(changed)
+            file.write_text(mutant.apply(source))
             return self.run(tests, limit)
         finally:
             file.write_text(source)
@@ -327,27 +414,19 @@ def main() -> int:
     chosen = listed(given.listed.resolve()) if given.listed else draw(given.folders, given.n, given.seed)
     known = equivalents()
     tried = [m for m in chosen if m.key not in known and not m.file.startswith(tuple(given.skip) or "\0")]
-    groups = sorted({nearest(m.file) for m in tried})
-    sys.dont_write_bytecode = True
     alive: list[Mutant] = []
+    sys.dont_write_bytecode = True
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
         tree = Tree(Path(folder).resolve())
-        tree.warm(tuple(sorted({test for group in groups for test in group})))
-        limits = {}
-        for group in groups:
-            passed, seconds = tree.run(group, 1800)
-            if not passed:
-                print((tree.folder / "output.txt").read_text()[-3000:])
-                sys.exit(f"the tests do not pass without a mutant: {' '.join(group)}")
-            limits[group] = 4 * seconds + 30
-            print(f"# {seconds:.0f} s: {' '.join(group)}", file=sys.stderr, flush=True)
+        calls = tree.measure(test_files(tried))
         for number, mutant in enumerate(tried, 1):
-            group = nearest(mutant.file)
-            lives, seconds = tree.lives(mutant, group, limits[group])
+            tests = calls.tests_of(mutant)
+            limit = 5 * sum(calls.seconds[test] for test in tests) + 30
+            lives, seconds = tree.lives(mutant, tests, limit)
             alive += [mutant] * lives
             what = f"{mutant.file}:{mutant.line}\t{mutant.text}\t{mutant.key[2]}"
-            print(f"{number}/{len(tried)} {seconds:.0f} s {'LIVES' if lives else 'killed'} {what}",
-                  file=sys.stderr, flush=True)  # fmt: skip
+            state = f"LIVES after {len(tests)} tests" if lives else "killed"
+            print(f"{number}/{len(tried)} {seconds:.0f} s {state} {what}", file=sys.stderr, flush=True)
     for mutant in alive:
         print(f"lives: {mutant.file}:{mutant.line}\t{mutant.text}\t{mutant.key[2]}")
     killed = len(tried) - len(alive)

@@ -4,6 +4,8 @@ import math
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kvbench.methods import build, names
 from kvbench.methods.observation import Observation
@@ -190,7 +192,8 @@ def brute_ecokv(k, v, q, window, o):
             share = int(how[-1]) / 100
             low, high = quantile(d, share), quantile(d, 1 - share)
             clipped = [min(max(x, low), high) for x in d]
-        s_e = scale01(clipped)
+        low, high = min(clipped), max(clipped)
+        s_e = [(x - low) / (high - low + o.get("epsilon", 1e-8)) for x in clipped]
     cosine = [dot(unit[i], mu) for i in range(m)]
     s_c = [(1 + c) / 2 if o.get("printed_sign") else (1 - c) / 2 for c in cosine]
     alpha, beta = o.get("alpha", 0.8), o.get("beta", 0.6)
@@ -218,6 +221,7 @@ ECO = [
     {"normalise": "mad", "mad_temperature": 2.0},
     {"redundancy": "std"},
     {"printed_sign": True},
+    {"epsilon": 0.5},
 ]
 
 
@@ -285,6 +289,7 @@ BACON = [
     {"depth": 2},
     {"rho": 1.0},
     {"rho": 3.5},
+    {"rho": 1.45},  # 11.6 entries: 11
     {"gamma": 1.5},
     {"variant": "released"},
     {"variant": "released", "radius": 3},
@@ -327,6 +332,16 @@ def test_bacon_with_a_last_query_unlike_the_others(options):
     assert bool((method.score._evidence(view).mean(-1) > view.b.mean(-1)).any())
     for (layer, head), expected in brute_bacon(keys, values, queries, [[14 - W] * H] * L, options).items():
         close(ours[layer, head], expected)
+
+
+@pytest.mark.parametrize("variant", ["paper", "released"])
+def test_bacon_leaves_b_where_its_region_has_no_spread(variant):
+    """A region of one entry, or of none, has deviation 0: lambda is 0, never NaN."""
+    keys, values, queries = tensors()
+    method = build({"name": "adakv+bacon", "window": W, "score": {"rho": 1.0, "variant": variant}}, W + 1)
+    view = Observation(keys, values, queries).view(W)
+    selected = torch.tensor([[0, 1]] * L)
+    assert torch.equal(method.score(view, selected), view.b)
 
 
 def test_bacon_without_terms_is_window():
@@ -376,6 +391,25 @@ def test_simple_scores():
             close(ours["tova"][layer, head], group_reduce(rows))
 
 
+def test_lookm_keeps_text_however_little_it_is_looked_at():
+    """A picture's token with all of the attention goes after text that has next to none, which is ordered."""
+    keys, values, queries = (torch.zeros(1, 1, n, D) for n in (N, N, W))
+    keys[..., 0] = torch.linspace(-2, 2, N)
+    keys[0, 0, 4, 0], queries[..., 0] = 60.0, 30.0
+    mask = torch.arange(N) < 9
+    method = build({"name": "snapkv+lookm", "window": W, "score": {"pool": "none"}}, 16)
+    view = Observation(keys, values, queries, mask).view(W, *method.base)
+    assert float(view.b[0, 0, 4]) == 1 and float(view.b[0, 0, 10]) < 1e-30
+    text = [i for i in range(M) if not mask[i]]
+    ours = method.score(view, None)[0, 0].argsort(descending=True, stable=True).tolist()
+    assert set(ours[: len(text)]) == set(text) and ours[len(text)] == 4
+    queries[..., 0] = 1.0  # text has about e-25 of the attention: in order still
+    view = Observation(keys, values, queries, mask).view(W, *method.base)
+    ours = method.score(view, None)[0, 0].argsort(descending=True, stable=True).tolist()
+    assert ours[: len(text)] == sorted(text, key=lambda i: -float(view.b[0, 0, i]))
+    assert len({float(view.b[0, 0, i]) for i in text}) == len(text)
+
+
 def test_streaming_keeps_sinks_then_the_latest():
     keys, values, queries = tensors()
     kept = select(keys, values, queries, method="snapkv+streaming", budget=16, window=W, sinks=3)
@@ -414,6 +448,23 @@ def capacities(name, budget, seed=0, length=N, extra=None, layers=L, **options):
 
 def half_even(x):
     return round(x)
+
+
+class Ranked:
+    """A view of which a capacity reads b, ranked, alone."""
+
+    def __init__(self, *heads):
+        self.b_ranked = torch.tensor([heads])
+
+
+@pytest.mark.parametrize("floor,size,won", [(0.0, 10, 20), (0.95, 30, 50), (0.18, 100, 125), (0.2, 10, 3)])
+def test_adakv_counts_what_each_head_wins(floor, size, won):
+    """Head 0 wins `won` of the pool by construction, so head 1 has the rest, be it none."""
+    high = [1.0] * won + [0.1] * (300 - won)
+    low = [0.5] * (2 * size - won) + [0.1] * (300 - 2 * size + won)
+    make = build({"name": "adakv", "capacity": {"floor": floor, "normalise": False}}, 400).capacity
+    expected = [half_even(count * (1 - floor) + int(floor * size)) for count in (won, 2 * size - won)]
+    assert make(Ranked(high, low), size).tolist() == [expected]
 
 
 @pytest.mark.parametrize("floor", [0.0, 0.2, 0.35])
@@ -465,6 +516,24 @@ def test_pyramid_schedule(layers, budget, length):
         ):  # never more than half an entry off the straight line, halves rounded up
             line = count * high - slope * count * (count - 1) / 2
             assert -0.5 < sum(exact[:count]) - line <= 0.5 or math.isclose(sum(exact[:count]) - line, 0.5)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_pyramid_falls_and_stays_within_the_candidates(data):
+    from kvbench.methods.capacities.pyramid import schedule
+
+    candidates, layers = data.draw(st.integers(1, 200)), data.draw(st.integers(1, 40))
+    size = data.draw(st.integers(1, candidates))
+    beta = data.draw(st.integers(1, 30))
+    for exact in (True, False):
+        per_layer = schedule(size, layers, candidates, beta, exact)
+        assert len(per_layer) == layers and all(0 <= count <= candidates for count in per_layer)
+        assert sum(per_layer) == size * layers if exact else sum(per_layer) >= size * layers
+        if not exact and layers > 1:
+            assert len({a - b for a, b in zip(per_layer, per_layer[1:], strict=False)}) == 1  # linear
+            assert per_layer == sorted(per_layer, reverse=True)
+            assert per_layer[0] == min(2 * size - size // beta, candidates)
 
 
 def test_pyramid_overspends_as_published():

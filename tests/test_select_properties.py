@@ -1,6 +1,7 @@
 """Properties of every method (hypothesis), input checks, and adding a method of one's own."""
 
 import textwrap
+from dataclasses import fields
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import kvbench
 from kvbench.errors import UserError
 from kvbench.methods import build, load_plugin, method_names, names, options, parse
 from kvbench.methods.observation import Observation
+from kvbench.methods.registry import lookup
 from kvbench.methods.select import kept_mask, select, to_sets, top_mask
 
 ALL = [m for m in method_names() if m != "fullkv"]
@@ -157,6 +159,39 @@ def test_methods_of_one_sample_do_not_mix_up_windows_and_options():
                 together = to_sets(kept_mask(method, shared))
                 alone = select(*inputs, method=name, budget=14, window=window, score=score, **extra)
                 assert [h.tolist() for x in together for h in x] == [h.tolist() for x in alone for h in x]
+
+
+def other_values(field):
+    """Values of an option that differ from its default, as the registry allows them."""
+    help_, default = field.metadata, field.default
+    if isinstance(default, bool):
+        return [not default]
+    if help_.get("choices"):
+        return [choice for choice in help_["choices"] if choice != default]
+    if isinstance(default, int):
+        return [default + 2]
+    if isinstance(default, float):
+        return [0.9 * default + 0.05]
+    return []
+
+
+@pytest.mark.parametrize("name", names("score"))
+def test_settings_of_one_sample_do_not_share_what_differs(name):
+    """Each option of each score, on one observation after all the others, scores as it does alone."""
+    inputs, extra = case(8, layers=7, window=8)
+    extra["mixkv_weight"] = torch.rand(7, 2, generator=torch.Generator().manual_seed(1))
+    shared = Observation(*inputs, **extra)
+    grid = [{}] + [{f.name: v} for f in fields(lookup("score", name)) for v in other_values(f)]
+    if name == "bacon":
+        grid += [{"variant": "released", "radius": 3}]
+    for window in (8, 4):
+        for score in grid:
+            method = build({"name": f"adakv+{name}", "window": window, "score": score}, 14)
+            found = []
+            for observation in (shared, Observation(*inputs, **extra)):
+                view = observation.view(window, *method.base)
+                found.append(method.score(view, method.capacity(view, 14 - window)))
+            assert torch.equal(*found), (window, score)
 
 
 def test_bigger_budgets_keep_what_smaller_ones_kept():
