@@ -17,7 +17,8 @@ help:  ## list the targets
 
 setup: $(VENV)/.ready  ## make .venv, fetch the small language model, draw the embedded pages (once)
 
-# What decides the drawn pages: after a change they are drawn again.
+# What decides the drawn pages: after a change that says something else they are drawn again; cells go by what
+# is drawn, not by this.
 PAGES := $(addprefix kvbench/embedded/,vocabulary.py pages.py draw.py sets.py)
 
 $(VENV)/.ready: pyproject.toml constraints.txt $(PAGES)

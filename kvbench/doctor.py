@@ -95,8 +95,8 @@ def _data(of: str, name: str, data: str, cfg: Mapping[str, Any]) -> Finding:
     return _hub(of, "data", "datasets", data, cfg, how)
 
 
-def model(cfg: Mapping[str, Any]) -> list[Finding]:
-    """The checkpoint of one model."""
+def model(cfg: Mapping[str, Any], thorough: bool = False) -> list[Finding]:
+    """The checkpoint of one model; ``thorough`` also reads what set-up converted."""
     name, weights = str(cfg["name"]), str(cfg.get("weights") or "")
     of = f"model {name}"
     if weights == "random":
@@ -105,6 +105,13 @@ def model(cfg: Mapping[str, Any]) -> list[Finding]:
     if cfg.get("adapter") == "embedded" or weights == "embedded":
         present = (paths.cache_dir() / "smollm2-135m-instruct").is_dir()
         how = "the small language model is not set up: run `make setup`."
+        if present and thorough:
+            from kvbench.embedded import language
+
+            try:
+                language.folder()
+            except UserError as error:
+                present, how = False, str(error)
         size = None if present else 0.3
         found.append(Finding(of, "language model: set up" if present else how, present, size))
     if weights in ("shipped", "embedded"):

@@ -17,7 +17,9 @@ BLOCK, BLOCKS = 1 << 12, 64  # bytes that count of a large file, and in how many
 
 
 def weights(folder: str) -> str:
-    """Digest of the embedded model's weights and head scores: ``shipped``, or a folder of its own."""
+    """Digest of the embedded model: eyes, adapter and head scores (``shipped``, or a folder of its own), and
+    the language model below them.
+    """
     root = (
         Path(__file__).parent / "embedded" / "weights" if folder == "shipped" else Path(folder).expanduser()
     )
@@ -27,7 +29,15 @@ def weights(folder: str) -> str:
     ):
         total.update(path.relative_to(root).as_posix().encode("utf-8"))
         total.update(hashlib.sha256(path.read_bytes()).digest())
+    total.update(language("embedded").encode())
     return total.hexdigest()[:10]
+
+
+def language(weights: str) -> str | None:
+    """Digest of the language model that set-up converts, for ``embedded``; None for any other weights."""
+    from kvbench.embedded import language as converted
+
+    return converted.revision() if weights == "embedded" else None
 
 
 def of_folders(model: dict[str, Any], benchmark: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -117,9 +127,12 @@ def files(paths: list[str]) -> str:
 
 
 def register() -> None:
-    """Make ``${weights_revision:FOLDER}``, ``${sets_revision:}``, ``${data_revision:DATA}`` known."""
+    """Make ``${weights_revision:FOLDER}``, ``${language_revision:WEIGHTS}``, ``${sets_revision:}`` and
+    ``${data_revision:DATA}`` known.
+    """
     from omegaconf import OmegaConf
 
     OmegaConf.register_new_resolver("weights_revision", weights, replace=True)
+    OmegaConf.register_new_resolver("language_revision", language, replace=True)
     OmegaConf.register_new_resolver("sets_revision", sets, replace=True)
     OmegaConf.register_new_resolver("data_revision", data, replace=True)

