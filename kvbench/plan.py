@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -66,14 +66,17 @@ class Job:
         """Seed and prompt."""
         return self.config["seed"], self.config["prompt"]
 
-    def owns(self, index: int) -> bool:
-        """Whether a sample belongs to this job's shard."""
-        return index % self.config["shards"] == self.config["shard"]
+    def own(self, order: Sequence[int]) -> list[int]:
+        """This job's share, rising, of the samples that its limit takes from ``order``.
 
-    def indices(self, responses: store.Responses) -> list[int] | None:
+        Shards own by place in the order: a larger limit adds samples to a shard and takes none away.
+        """
+        return sorted(order[: self.limit][self.config["shard"] :: self.config["shards"]])
+
+    def indices(self) -> list[int] | None:
         """Sample indices of this job, as earlier sessions know them; None when the data must be asked."""
-        count = responses.expected(self.limit, self.group)
-        return None if count is None else [index for index in range(count) if self.owns(index)]
+        order = store.order(self.folder, self.cells[0].config["benchmark"])
+        return None if order is None else self.own(order)
 
 
 def is_cell_axis(key: str) -> bool:

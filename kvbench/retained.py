@@ -41,7 +41,7 @@ def read(folder: Path, index: int) -> dict[str, Any] | None:
 
 
 def compute(root: Path, limit: int, device: str = "auto", say: Callable[[str], None] = print) -> int:
-    """Fill in what is missing for the first ``limit`` samples of every group; returns the samples computed.
+    """Fill in what is missing for the samples that ``limit`` takes of every group; returns those computed.
 
     Raises UserError when the store was filled by another version of model or method.
     """
@@ -55,7 +55,8 @@ def compute(root: Path, limit: int, device: str = "auto", say: Callable[[str], N
         if any(named(cell.config) for cell in cells):
             say(f"{cells[0].model} / {cells[0].benchmark}: no overlay where model or method reads a file.")
             cells = [cell for cell in cells if not named(cell.config)]
-        todo = {index: left for index in range(limit) if (left := _missing(cells, responses, index))}
+        first = (store.order(cells[0].folder, cells[0].config["benchmark"]) or [])[:limit]
+        todo = {index: left for index in sorted(first) if (left := _missing(cells, responses, index))}
         if todo:
             done += _group(cells[0], todo, responses, device, say)
     return done
@@ -93,8 +94,8 @@ def _group(
                 f"there are now ({now[name]}): run into another store=DIR."
             )
     benchmark = run.load_benchmark(benchmark_config(head))
-    samples = {sample.index: sample for sample in benchmark.samples(min(max(todo) + 1, benchmark.size()))}
-    pictures = {index: samples[index].images() for index in todo if index in samples}
+    samples = {sample.index: sample for sample in benchmark.at(list(todo))}
+    pictures = {index: sample.images() for index, sample in samples.items()}
     if not any(pictures.values()):
         return 0  # text alone has no picture to lay tokens over
     adapter = run.load_model({**head.config["model"], "device": device})

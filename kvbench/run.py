@@ -98,16 +98,16 @@ def generate(
 def run_job(job: Job, command: list[str], say: Callable[[str], None] = print) -> Outcome:
     """Compute what a job lacks and write its results.  Raises UserError when it cannot start or go on."""
     # A folder that is new stays so until all is loaded: no trace of a version that could not be.
-    ready = None if store.layout.journals(job.folder) else (_questions(job), _load(job))
+    ready = None if store.layout.journals(job.folder) else (_questions(job, say), _load(job))
     with store.Writer(job.journal, job.config["sync"]) as writer:
         for notice in writer.notices:
             say(notice)
         responses = store.load_folder(job.folder, own=(job.journal, writer.records), cells=job.cells)
-        indices = job.indices(responses)
+        indices = job.indices()
         new = 0
         if indices is not None and job.group not in responses.sizes:
             _note_size(job, writer, responses)
-        if indices is None or _pending(job, responses, indices) or _lost(job, writer, responses):
+        if not indices or _pending(job, responses, indices) or _lost(job, writer, responses):
             new, indices = _generate_missing(job, ready, writer, responses, command, say)
         else:
             store.write_cells(job.cells, job.folder)
@@ -121,9 +121,8 @@ def stored(job: Job, read: Callable[[Path], store.Responses] = store.load_folder
 
     ``read`` gives what the journals of a folder say.
     """
-    responses = read(job.folder)
-    indices = job.indices(responses)
-    return None if indices is None else _outcome(job, responses, indices, new=0)
+    indices = job.indices()
+    return None if indices is None else _outcome(job, read(job.folder), indices, new=0)
 
 
 def all_stored(jobs: Sequence[Job]) -> list[Outcome | None]:
@@ -175,10 +174,10 @@ def _pending(job: Job, responses: store.Responses, indices: list[int]) -> dict[i
 
 def _note_size(job: Job, writer: store.Writer, responses: store.Responses) -> None:
     """Earlier releases noted how many samples were asked of all seeds and prompts alike: say it of ours."""
-    count = responses.expected(job.limit, job.group)
-    answered = [index for cell in job.cells for index in responses.answers[cell.digest]]
-    if max(answered, default=-1) < count:  # none says that more was asked
-        record = store.size_record(job.group, job.limit, count)
+    taken = set((store.order(job.folder, job.cells[0].config["benchmark"]) or [])[: job.limit])
+    answered = {index for cell in job.cells for index in responses.answers[cell.digest]}
+    if answered <= taken:  # none says that more was asked
+        record = store.size_record(job.group, job.limit, len(taken))
         writer.append([record])
         responses.add(record, writer.path)
 
@@ -198,15 +197,16 @@ def _generate_missing(
         for entry in records:
             responses.add(entry, writer.path)
 
-    benchmark, every = ready[0] if ready else _questions(job)
-    samples = [sample for sample in every if job.owns(sample.index)]
-    indices = [sample.index for sample in samples]
+    benchmark, every = ready[0] if ready else _questions(job, say)
+    indices = job.own(benchmark.order)
+    own = set(indices)
+    samples = [sample for sample in every if sample.index in own]
     pending = _pending(job, responses, indices)
     if not pending and not _lost(job, writer, responses):
-        _note(job, every, responses, record)
+        _note(job, benchmark, every, responses, record)
         return 0, indices
     adapter, methods = ready[1] if ready else _load(job)
-    _note(job, every, responses, record)
+    _note(job, benchmark, every, responses, record)
     run = _circumstances(job, command, adapter)
     record([store.run_record(run)])
     ask = _asking(job, adapter, benchmark, say)
@@ -225,14 +225,15 @@ def _generate_missing(
     return new, indices
 
 
-def _questions(job: Job) -> tuple[Any, list[Any]]:
-    """The benchmark, and the samples that are asked of all shards together."""
+def _questions(job: Job, say: Callable[[str], None]) -> tuple[Any, list[Any]]:
+    """The benchmark, and the samples that are asked of all shards together; says how many they are."""
     _require(job)
     benchmark = load_benchmark(job.config["benchmark"])
     every = benchmark.samples(job.limit)
     if not every:
         raise UserError(f"benchmark {job.config['benchmark']['name']} has no samples: check its data.")
-    if not any(job.owns(sample.index) for sample in every):
+    say(_asked(job, benchmark, [sample.index for sample in every]))
+    if not job.own(benchmark.order):
         raise UserError(
             f"shard {job.config['shard']} of {job.config['shards']} has no sample: "
             f"use at most {counted(len(every), 'shard')} for {counted(len(every), 'sample')}."
@@ -240,8 +241,16 @@ def _questions(job: Job) -> tuple[Any, list[Any]]:
     return benchmark, every
 
 
+def _asked(job: Job, benchmark: Any, indices: list[int]) -> str:
+    """``embedded / docqa_mini: 40 samples about 20 pictures``."""
+    name = f"{job.config['model']['name']} / {job.config['benchmark']['name']}"
+    about = counted(len(set(benchmark.clusters(indices).values())), benchmark.about)
+    return f"{name}: {counted(len(indices), 'sample')} about {about}"
+
+
 def _note(
     job: Job,
+    benchmark: Any,
     every: list[Any],
     responses: store.Responses,
     record: Callable[[list[dict[str, Any]]], None],
@@ -250,8 +259,9 @@ def _note(
 
     Summaries and later runs read the folder: what it holds must not depend on the moment of a crash.
     """
-    asked = job.cells[0].config["benchmark"]
-    store.record_samples(job.folder, asked, [sample.id for sample in every])
+    identity = job.cells[0].config["benchmark"]
+    ids = {sample.index: sample.id for sample in every}
+    store.record_samples(job.folder, identity, benchmark.order, ids)
     store.write_cells(job.cells, job.folder)
     if responses.sizes[job.group].get(job.limit) != len(every):
         record([store.size_record(job.group, job.limit, len(every))])

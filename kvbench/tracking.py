@@ -123,8 +123,8 @@ class Tracker:
         labels = [f"{cell.method} {cell.budget or ''}".strip() for cell in self.job.cells]
         table = wandb.Table(["index", "question", "picture", *labels])
         count = self.settings["images"]
-        samples = run.load_benchmark(self.job.config["benchmark"]).samples(self.job.limit) if count else []
-        for sample in [sample for sample in samples if self.job.owns(sample.index)][:count]:
+        indices = (self.job.indices() or [])[:count]
+        for sample in run.load_benchmark(self.job.config["benchmark"]).at(indices) if indices else []:
             pictures = sample.images()
             given = [answers[cell.digest].get(sample.index, {}).get("text") for cell in self.job.cells]
             picture = wandb.Image(pictures[0]) if pictures and hasattr(pictures[0], "convert") else None

@@ -92,11 +92,11 @@ def score(store: Path) -> None:
         def size(self) -> int:
             return 1 << 30
 
-        def score_cells(self, texts, n, **_):
-            scored = {}
-            clusters = {i: f"q{i}" for i in range(n)}
+        def score_cells(self, texts, indices, **_):
+            scored, n = {}, len(indices)
+            clusters = {i: f"q{i}" for i in indices}
             for digest, column in texts.items():
-                values = {i: float(column[i] == f"word {i * 7 % 11}") for i in range(n)}
+                values = {i: float(column[i] == f"word {i * 7 % 11}") for i in indices}
                 scored[digest] = Scores(
                     n, {"score": sum(values.values()) / n}, {"score": values}, clusters=clusters
                 )

@@ -44,14 +44,21 @@ class Benchmark:
     max_new_tokens = 4
     until: list[str] = []
     reasoning_tokens = 0
+    about = "picture"
+    order = list(range(SIZE))
+
+    def clusters(self, indices: list[int]) -> dict[int, str]:
+        return {index: f"picture {index}" for index in indices}
 
     def samples(self, limit: int | None) -> list[SimpleNamespace]:
-        count = SIZE if limit is None else min(limit, SIZE)
+        return self.at(sorted(self.order[:limit]))
+
+    def at(self, indices: list[int]) -> list[SimpleNamespace]:
         return [
             SimpleNamespace(
                 id=f"q{i}", index=i, text=f"question {i}", images=lambda i=i: picture(i), then=None
             )
-            for i in range(count)
+            for i in indices
         ]
 
 

@@ -133,10 +133,10 @@ def test_score_counts_unequal_figures():
     class Task:
         caption_metrics = ["m_CIDEr"]
 
-        def task_scores(self, cells, limit):
+        def task_scores(self, cells, indices):
             return {name: SimpleNamespace(metrics={"m_CIDEr": 1.0}) for name in cells}
 
-        def own_figures(self, answers, limit, metrics):
+        def own_figures(self, answers, metrics):
             return {"m_CIDEr": answers[0]}
 
     given = {"a": {0: 1.0}, "b": {0: 1.5}, "c": {0: 9.0}}

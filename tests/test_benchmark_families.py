@@ -18,7 +18,7 @@ from kvbench.benchmarks.micro.drawing import lines, png
 from kvbench.cli import main
 from kvbench.commands.parsing import resolved
 from kvbench.errors import UserError
-from kvbench.store import record_samples
+from kvbench.store import order, record_samples
 
 PICTURES = ("docvqa", "textvqa", "chartqa", "textcaps", "detailcaps", "ocrbench", "mmmu", "mp_docvqa")
 PICTURES += ("screenspot", "hrbench_4k", "hrbench_8k")
@@ -137,14 +137,14 @@ def test_replay_equals_lmms_eval_driving_the_model(load, name, monkeypatch):
         return [SimpleNamespace(text=canned[inputs])]
 
     monkeypatch.setattr(importlib.import_module("kvbench.engine.generate"), "generate", generate)
-    figures, _ = drive(benchmark, Adapter(), None, benchmark.size())
+    figures, _ = drive(benchmark, Adapter(), None, range(benchmark.size()))
     samples = benchmark.samples()
     assert prepared == [(sample.text, len(sample.images())) for sample in samples]
     replayed = benchmark.score(canned, reference=canned).metrics
     assert {metric: replayed[metric] for metric in figures} == figures
     if benchmark.caption_metrics:
         (metric,) = benchmark.caption_metrics
-        assert replayed[metric] == benchmark.own_figures(canned, benchmark.size(), [metric])[metric]
+        assert replayed[metric] == benchmark.own_figures(canned, [metric])[metric]
     else:
         assert figures
 
@@ -233,7 +233,7 @@ def test_screenspot_tells_platforms_and_kinds_apart(load):
         "screenspot_Center_ACC",
         "center_mobile_text",
     ]
-    first = benchmark.score({0: answers[0]}, 1)
+    first = benchmark.score({0: answers[0]}, [0])
     assert "center_web_icon" not in first.metrics
     assert any("center_web_icon" in sentence for sentence in first.warnings)
 
@@ -267,13 +267,17 @@ def test_video_mme_takes_the_long_videos(load):
 
 
 def test_sample_lists_are_kept_and_compared(tmp_path):
-    record_samples(tmp_path, {"name": "x"}, ["a", "b"])
-    record_samples(tmp_path, {"name": "x"}, ["a"])
-    record_samples(tmp_path, {"name": "x", "subset": "first_1"}, ["c"])
-    record_samples(tmp_path, {"name": "x"}, ["a", "b", "d"])
+    assert order(tmp_path, {"name": "x"}) is None
+    record_samples(tmp_path, {"name": "x"}, [2, 0, 1], {0: "a", 2: "c"})
+    record_samples(tmp_path, {"name": "x"}, [2, 0, 1], {2: "c"})
+    record_samples(tmp_path, {"name": "x", "subset": "first_1"}, [0], {0: "z"})
+    record_samples(tmp_path, {"name": "x"}, [2, 0, 1], {0: "a", 1: "b", 2: "c"})
+    assert order(tmp_path, {"name": "x"}) == [2, 0, 1]
     assert len(list(tmp_path.glob("samples-*.json"))) == 2
-    with pytest.raises(UserError, match="sample 2 of x was d and is e"):
-        record_samples(tmp_path, {"name": "x"}, ["a", "b", "e"])
+    with pytest.raises(UserError, match="sample 1 of x was b and is e"):
+        record_samples(tmp_path, {"name": "x"}, [2, 0, 1], {0: "a", 1: "e", 2: "c"})
+    with pytest.raises(UserError, match="the pictures of x are not those of earlier answers"):
+        record_samples(tmp_path, {"name": "x"}, [0, 1, 2], {0: "a"})
 
 
 def test_a_changed_schema_is_named(tmp_path):

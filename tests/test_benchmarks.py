@@ -9,8 +9,12 @@ import sys
 import minidata
 import pytest
 from fakestore import benchmark_cfg
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvbench import benchmarks
+from kvbench.benchmarks.base import spread
+from kvbench.benchmarks.lmms import _picture_digests
 from kvbench.errors import UserError
 
 CACHE = os.environ.get("KVBENCH_CACHE")  # the fixture below hides the real cache from its module
@@ -39,7 +43,7 @@ def loaded(tmp_path_factory):
 @pytest.mark.parametrize("name", MINI)
 def test_samples_are_what_lmms_eval_asks(loaded, name):
     benchmark = loaded[name]
-    samples = benchmark.samples(3)
+    samples = benchmark.at(range(3))
     assert [sample.index for sample in samples] == [0, 1, 2]
     assert len({sample.id for sample in samples}) == 3
     assert samples[1].text == PROMPTS[name]
@@ -70,6 +74,67 @@ def test_a_limit_that_leaves_nothing_is_refused(loaded, limit):
 
 def test_a_limit_above_the_size_means_all(loaded):
     assert len(loaded["docqa_mini"].samples(1000)) == 4
+
+
+@pytest.mark.parametrize("name", MINI)
+def test_limits_take_samples_in_the_order_of_the_data_set(loaded, name):
+    benchmark = loaded[name]
+    for limit in (1, 2, 3):
+        taken = benchmark.chosen(limit)
+        assert taken == sorted(taken) == sorted(benchmark.order[:limit])
+        assert [sample.index for sample in benchmark.samples(limit)] == taken
+
+
+class TestSpread:
+    def test_every_picture_is_asked_about_before_one_is_asked_again(self):
+        order = spread({index: f"page {index // 5}" for index in range(100)})
+        assert sorted(order) == list(range(100))
+        for turn in range(5):
+            assert {index // 5 for index in order[20 * turn : 20 * turn + 20]} == set(range(20))
+
+    def test_neither_the_first_pages_nor_the_first_questions_come_first(self):
+        order = spread({index: index // 5 for index in range(100)})
+        assert {index // 5 for index in order[:5]} != set(range(5))
+        assert len({index % 5 for index in order[:20]}) == 5
+
+    def test_pages_of_unequal_size_end_one_by_one(self):
+        assert [i // 3 for i in spread({0: "a", 1: "a", 2: "a", 3: "b"})][2:] == [0, 0]
+
+    @given(st.lists(st.integers(0, 6), min_size=1, max_size=40))
+    def test_names_and_the_order_they_are_given_in_do_not_matter(self, pages):
+        named = {index: f"page {page}" for index, page in enumerate(pages)}
+        other = {index: pages[index] for index in reversed(range(len(pages)))}
+        assert spread(named) == spread(other)
+        assert len({named[i] for i in spread(named)[: len(set(pages))]}) == len(set(pages))
+
+
+def test_rows_without_a_picture_are_about_nothing_in_common(tmp_path):
+    import datasets
+    from PIL import Image
+
+    pictures = [Image.new("RGB", (4, 4), colour) for colour in ("red", "red", "blue")]
+    docs = datasets.Dataset.from_dict(
+        {"image": [*pictures, None, None]}, features=datasets.Features({"image": datasets.Image()})
+    )
+    found = _picture_digests(docs, [4, 0, 1, 2, 3])
+    assert list(found) == [4, 0, 1, 2, 3]
+    assert found[0] == found[1] and len(set(found.values())) == 4
+
+
+def test_pictures_are_read_once(loaded, monkeypatch):
+    from kvbench.benchmarks import lmms
+
+    read = []
+    own = lmms._picture_digests
+    monkeypatch.setattr(
+        lmms, "_picture_digests", lambda docs, indices: read.append(indices) or own(docs, indices)
+    )
+    benchmark = loaded["chartqa_mini"]
+    benchmark._clusters.clear()
+    vars(benchmark).pop("order", None)
+    assert list(benchmark.clusters([2])) == [2] and len(benchmark.order) == 4
+    benchmark.clusters([0, 3])
+    assert read == [[2], [0, 1, 3]]
 
 
 def test_the_stand_in_for_capture_does_not_stay(loaded):
@@ -106,7 +171,7 @@ def test_real_benchmarks_take_local_parquet(tmp_path, monkeypatch):
     monkeypatch.setenv("KVBENCH_CACHE", str(tmp_path / "cache"))
     folder = minidata.write(tmp_path, "docqa_mini")
     benchmark = benchmarks.load(benchmark_cfg("docvqa", folder))
-    assert benchmark.samples(2)[1].text == PROMPTS["docqa_mini"]
+    assert benchmark.at([1])[0].text == PROMPTS["docqa_mini"]
     assert benchmark.task.config.task == "docvqa_val"
 
 

@@ -265,15 +265,17 @@ def no_model(monkeypatch):
     monkeypatch.setattr(run, "load_model", lambda config: pytest.fail("the model was loaded"))
 
 
+TAKEN, NEXT = "55", "51"  # of docqa_mini, in the order in which limits take them
+
+
 class TestCommand:
     def document(self, store, name="docqa_mini", model="embedded"):
         return json.loads((store / "observations" / model / f"{name}.json").read_text())
 
     def test_stores_every_quantity(self, store):
         samples = self.document(store)["samples"]
-        assert (
-            set(samples) == {"0", "1"} and "projection" in samples["0"] and "projection" not in samples["1"]
-        )
+        assert set(samples) == {TAKEN, NEXT}
+        assert "projection" in samples[TAKEN] and "projection" not in samples[NEXT]
         for values in samples.values():
             for name in ("cosine", "weight", "correlation", "spread", "distance", "cosines", "captured_last"):
                 assert len(values[name]) == 30
@@ -287,8 +289,8 @@ class TestCommand:
 
         configs = resolved(["model=embedded", "benchmark=docqa_mini"])
         adapter = run.load_model(configs["model"][0])
-        ((_, theirs),) = of_samples(adapter, configs["benchmark"][0], [1])
-        ours = self.document(store)["samples"]["1"]
+        ((_, theirs),) = of_samples(adapter, configs["benchmark"][0], [int(NEXT)])
+        ours = self.document(store)["samples"][NEXT]
         assert 1 - np.mean(ours["captured_last"]) == pytest.approx(theirs["noise"], abs=1e-6)
         assert ours["attended"][-1] == pytest.approx(theirs["evidence_last"], rel=1e-4)
         for name in ("cosine", "weight", "correlation"):
@@ -309,12 +311,12 @@ class TestCommand:
 
         overrides = ["observe=true", *COMMAND[1:], f"store={store}"]
         (job,) = plan.jobs(overrides)
-        assert measure.missing(job, 2) == []
+        assert measure.missing(job, 2) == 0
         for changed in ("model.dtype=bfloat16", "benchmark.revision=other"):
             (other,) = plan.jobs([*overrides, changed])
-            assert measure.missing(other, 2) == [0, 1]
+            assert measure.missing(other, 2) == 2
         monkeypatch.setattr(measure, "VERSION", 99)
-        assert measure.missing(job, 2) == [0, 1]
+        assert measure.missing(job, 2) == 2
 
     def test_figures_are_drawn_without_answers(self, store, no_model, tmp_path):
         assert cli.main(["figures", f"store={store}", "--out", str(tmp_path), "--formats", "svg,png"]) == 0
@@ -335,7 +337,7 @@ class TestCommand:
 
     def test_a_stopped_call_keeps_what_is_done(self, store, tmp_path):
         file = tmp_path / "x.json"
-        values = self.document(store)["samples"]["0"]
+        values = self.document(store)["samples"][TAKEN]
 
         def stops():
             yield 0, values
@@ -361,7 +363,7 @@ class TestAnyModel:
     def test_a_family_at_toy_size_sees_the_evidence_too(self, tmp_path):
         assert cli.main(["observe", *TOY, "benchmark=docqa_mini", "limit=1", f"store={tmp_path}"]) == 0
         document = json.loads((tmp_path / "observations/qwen2_vl_7b/docqa_mini.json").read_text())
-        assert len(document["samples"]["0"]["captured_last"]) == len(document["samples"]["0"]["cosine"]) == 4
+        assert len(document["samples"][TAKEN]["captured_last"]) == len(document["samples"][TAKEN]["cosine"]) == 4
         assert figures.write(tmp_path, tmp_path / "out", ["svg"])
 
     def test_text_has_keys_and_no_evidence(self, tmp_path, capsys):
@@ -373,7 +375,7 @@ class TestAnyModel:
 
     def test_a_model_without_eyes_says_so(self, tmp_path, capsys):
         assert cli.main(["observe", *TEXT_ONLY, "benchmark=docqa_mini", "limit=1", f"store={tmp_path}"]) == 2
-        assert "sample 0 of docqa_mini cannot be observed: model llama31_8b_instruct reads text" in (
+        assert f"sample {TAKEN} of docqa_mini cannot be observed: model llama31_8b_instruct reads text" in (
             capsys.readouterr().err
         )
 
@@ -406,4 +408,4 @@ def test_mistakes_are_one_sentence(tmp_path, no_model, capsys, words, said):
 def test_a_sample_that_cannot_be_observed_is_named(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("kvbench.observations.recent.BUDGET", 5000)
     assert cli.main([*COMMAND, f"store={tmp_path}"]) == 2
-    assert "sample 0 of docqa_mini cannot be observed: a prompt of" in capsys.readouterr().err
+    assert f"sample {TAKEN} of docqa_mini cannot be observed: a prompt of" in capsys.readouterr().err

@@ -136,7 +136,10 @@ def test_shards_share_cells_and_split_samples():
     first, second = jobs("shards=2", "shard=0,1", "method=fullkv")
     assert first.cells[0].digest == second.cells[0].digest
     assert first.journal != second.journal and first.folder == second.folder
-    assert [index for index in range(6) if first.owns(index)] == [0, 2, 4]
+    order = [5, 0, 4, 1, 3, 2]
+    assert (first.own(order), second.own(order)) == ([3, 4, 5], [0, 1, 2])
+    (few,) = jobs("shards=2", "shard=0", "limit=3", "method=fullkv")
+    assert few.own(order) == [4, 5], "a larger limit takes no sample away from a shard"
     every = jobs("shards=3", "benchmark=fake_qa,fake_text", "method=fullkv")
     assert [job.config["shard"] for job in every] == [0, 1, 2, 0, 1, 2], "without a shard, all of them"
 

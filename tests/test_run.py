@@ -227,6 +227,21 @@ def test_unreadable_images_are_an_error_of_their_sample(kvbench, tmp_path, monke
     assert (failure["index"], failure["type"]) == (2, "OSError")
 
 
+def test_a_limit_takes_samples_in_the_benchmarks_order(kvbench, log, tmp_path, monkeypatch, capsys):
+    """Positions stay those of the data set, a larger limit continues, and a finished run needs no data."""
+    monkeypatch.setattr(fakes.Benchmark, "order", [7, 2, 11, 0, 5, 1, 3, 4, 6, 8, 9, 10])
+    few = ("run", "method=fullkv", f"store={tmp_path}/s", "limit=2")
+    assert kvbench(*few) == 0 and kvbench(*few) == 0
+    assert capsys.readouterr().err.splitlines()[0] == "fake / fake_qa: 2 samples about 2 pictures"
+    assert log("sample") == ["sample 2 1", "sample 7 1"] and len(log("benchmark")) == 1
+    assert kvbench(*few, "limit=4") == 0
+    assert log("sample")[2:] == ["sample 0 1", "sample 11 1"]
+    assert kvbench(*few, "limit=5", "shards=2") == 0
+    assert log("sample")[4:] == ["sample 5 1"]
+    assert kvbench("plan", "method=fullkv,snapkv", f"store={tmp_path}/s", "limit=3", "-m") == 0
+    assert " 6 │    3 │       3 │" in capsys.readouterr().out
+
+
 def test_shards_together_equal_one_run(kvbench, tmp_path):
     assert kvbench("run", *GRID, f"store={tmp_path}/whole") == 0
     assert kvbench("run", *GRID, "shards=4", "shard=2,0,3,1", f"store={tmp_path}/split") == 0

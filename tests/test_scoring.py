@@ -115,16 +115,17 @@ def test_each_of_several_filters_has_its_figures(diagrams, monkeypatch):
         benchmarks.load({**diagrams, "metric": "exact_match"})
 
 
-def test_a_limit_scores_the_first_samples(sets):
-    scores = load(sets, "docqa_mini").score({0: "answer 0", 1: "no"}, limit=2)
+def test_some_samples_are_scored_by_their_place_in_the_data_set(sets):
+    scores = load(sets, "docqa_mini").score({1: "no", 3: "answer 3"}, [1, 3])
     assert (scores.n, scores.metrics["anls"]) == (2, 0.5)
+    assert scores.per_sample["anls"] == {1: 0.0, 3: 1.0} and list(scores.clusters) == [1, 3]
 
 
 def test_nothing_is_written_where_the_user_works(sets, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    load(sets, "textqa_mini").own_figures(ANSWERS, 4)
+    load(sets, "textqa_mini").own_figures(ANSWERS)
     if shutil.which("java"):
-        load(sets, "caption_mini").own_figures({i: "a bus" for i in range(4)}, 4)
+        load(sets, "caption_mini").own_figures({i: "a bus" for i in range(4)})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -132,7 +133,7 @@ def test_nothing_is_written_where_the_user_works(sets, tmp_path, monkeypatch):
     ("answers", "message"),
     [
         ({0: "a", 1: "b", 2: "c"}, "lacks the answers of samples 3"),
-        ({**ANSWERS, 7: "x"}, "answers of samples 7 outside"),
+        ({**ANSWERS, 7: "x"}, "answers of samples 7 that are not to be scored"),
         ({**ANSWERS, 2: None}, "no text for samples 2"),
     ],
 )
@@ -187,7 +188,7 @@ class TestFidelity:
         full = {0: "one two three", 1: "four five"}
         scores = benchmark.score(
             {0: "one two", 1: "four five"},
-            2,
+            [0, 1],
             reference=full,
             tokens={0: [1, 2], 1: [4, 5]},
             reference_tokens={0: [1, 2, 3], 1: [4, 5]},
@@ -199,7 +200,7 @@ class TestFidelity:
         }
 
     def test_without_uncompressed_answers_it_says_so(self):
-        scores = benchmarks.load(benchmark_cfg("documents_mini")).score({0: "a"}, 1)
+        scores = benchmarks.load(benchmark_cfg("documents_mini")).score({0: "a"}, [0])
         assert "fidelity_rougeL" not in scores.metrics
         assert "method=fullkv" in scores.warnings[0]
 
@@ -215,7 +216,7 @@ class TestCaptions:
         assert len(calls) == 1
         for k, answers in enumerate(CAPTIONS):
             metric = "textcaps_CIDEr"
-            own = benchmark.own_figures(answers, 4, [metric])[metric]
+            own = benchmark.own_figures(answers, [metric])[metric]
             assert scores[str(k)].metrics[metric] == own  # to the last digit
             values = list(scores[str(k)].per_sample[metric].values())
             assert len(values) == 4 and sum(values) / 4 == pytest.approx(own, abs=1e-12)
@@ -223,7 +224,7 @@ class TestCaptions:
 
     def test_descriptions_too(self, sets):
         benchmark = load(sets, "describe_mini")
-        own = benchmark.own_figures(CAPTIONS[0], 4, ["detailcaps_CIDEr"])["detailcaps_CIDEr"]
+        own = benchmark.own_figures(CAPTIONS[0], ["detailcaps_CIDEr"])["detailcaps_CIDEr"]
         assert benchmark.score(CAPTIONS[0], reference=CAPTIONS[0]).metrics["detailcaps_CIDEr"] == own > 0
 
     def test_blocks_do_not_disturb_one_another(self):
@@ -247,12 +248,12 @@ class TestCaptions:
         right = {0: "A red bus stands at the stop.", 1: "No parking sign", 2: "A cup of tea", 3: "A book"}
         broken = {**right, 0: "A red bus\u2028stands at the stop."}
         ours = [benchmark.score(answers).metrics["textcaps_CIDEr"] for answers in (right, broken)]
-        own = [benchmark.own_figures(a, 4, ["textcaps_CIDEr"])["textcaps_CIDEr"] for a in (right, broken)]
+        own = [benchmark.own_figures(a, ["textcaps_CIDEr"])["textcaps_CIDEr"] for a in (right, broken)]
         assert ours[0] == ours[1] == own[0] and own[1] < ours[1] / 2
         assert [round(value, 3) for value in (ours[1], own[1])] == [3.129, 0.744]  # as docs/design.md has it
 
     def test_one_image_has_no_cider(self, sets):
-        scores = load(sets, "caption_mini").score({0: "a red bus"}, 1)
+        scores = load(sets, "caption_mini").score({0: "a red bus"}, [0])
         assert scores.metrics["textcaps_CIDEr"] == 0 and "single image" in scores.warnings[0]
 
 
@@ -284,10 +285,11 @@ def test_replay_equals_lmms_eval_driving_the_model(sets, monkeypatch):
     for name in ("docqa_mini", "textqa_mini", "chartqa_mini"):
         benchmark = load(sets, name)
         seen.clear()
-        figures, _ = drive(benchmark, adapter, "method", 3)
-        samples = benchmark.samples(3)
+        figures, logged = drive(benchmark, adapter, "method", [0, 1, 3])
+        samples = benchmark.at([0, 1, 3])
+        assert [sample["doc_id"] for sample in logged] == [0, 1, 3]
         assert seen == [(s.text, s.images()[0].size, benchmark.max_new_tokens, []) for s in samples]
-        replayed = benchmark.score({index: ANSWERS[index] for index in range(3)}, 3)
+        replayed = benchmark.score({index: ANSWERS[index] for index in (0, 1, 3)}, [0, 1, 3])
         assert figures == replayed.metrics
 
 

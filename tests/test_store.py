@@ -275,18 +275,6 @@ def test_a_journal_without_sessions_is_still_read(path):
     assert store.provenance(path.parent, "c")[0]["device"] == "cpu"
 
 
-@pytest.mark.parametrize("sizes, limit, expected", [
-    ({6: 6}, 6, 6), ({6: 6}, 4, 4), ({6: 6}, 7, None), ({6: 6}, None, None), ({}, 3, None),
-    ({20: 12}, 6, 6), ({20: 12}, 15, 12), ({20: 12}, None, 12), ({None: 12}, 3, 3),
-    ({None: 12, 3: 3}, 99, 12),
-])  # fmt: skip
-def test_expected_samples(sizes, limit, expected):
-    group, other = (0, "default"), (0, "v1")
-    found = store.Responses(sizes={group: sizes, other: {None: 1}})
-    assert found.expected(limit, group) == expected, "of its own seed and prompt"
-    assert store.Responses(sizes={None: sizes}).expected(limit, group) == expected, "of an earlier release"
-
-
 @settings(max_examples=50, deadline=None)
 @given(
     st.integers(1, 4).flatmap(

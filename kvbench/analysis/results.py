@@ -189,7 +189,7 @@ def rows(all_entries: Sequence[Entry]) -> list[dict[str, Any]]:
             gap = gaps.get((cell.digest, metric))
             base = bases[cell.digest] if gap is not None else None
             p, p_holm = tests.get((cell.digest, metric), (None, None)) if base else (None, None)
-            asked = scores.per_sample.get(metric) or range(scores.n)
+            asked = scores.per_sample.get(metric) or scores.clusters or range(scores.n)
             result.append(
                 {
                     "model": cell.model,

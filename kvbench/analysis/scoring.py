@@ -113,8 +113,9 @@ def _score_folder(found: list[Cell]) -> list[str]:
 
 def _score_group(group: list[Cell], responses: Responses) -> list[str]:
     answers = {cell.digest: responses.answers.get(cell.digest, {}) for cell in group}
-    known = [index for cell in group for index in (*answers[cell.digest], *responses.failed(cell.digest))]
-    n = max(known, default=-1) + 1 if any(answers.values()) else 0
+    known = {index for cell in group for index in (*answers[cell.digest], *responses.failed(cell.digest))}
+    indices = sorted(known) if any(answers.values()) else []
+    n = len(indices)
     warnings: list[str] = list(responses.damaged)
     complete = []
     asked = responses.asked((group[0].seed, group[0].prompt)) or n
@@ -126,7 +127,7 @@ def _score_group(group: list[Cell], responses: Responses) -> list[str]:
             )
         )
     for cell in group:
-        missing = [index for index in range(n) if index not in answers[cell.digest]]
+        missing = [index for index in indices if index not in answers[cell.digest]]
         if n and not missing:
             complete.append(cell)
             continue
@@ -142,12 +143,12 @@ def _score_group(group: list[Cell], responses: Responses) -> list[str]:
         _forget(cell)
     full = next((cell for cell in complete if cell.method == "fullkv"), None)
     cfg = benchmark_config(group[0])
-    given = {cell.digest: _Given.of(answers[cell.digest], n) for cell in complete}
+    given = {cell.digest: _Given.of(answers[cell.digest], indices) for cell in complete}
     reference = given[full.digest] if full else None
     keys = {digest: _key(cfg, one, reference) for digest, one in given.items()}
     stale = [cell for cell in complete if _stored_key(cell) != keys[cell.digest]]
     if stale:
-        scored = _scores(cfg, n, {cell.digest: given[cell.digest] for cell in stale}, reference)
+        scored = _scores(cfg, {cell.digest: given[cell.digest] for cell in stale}, reference)
         for cell in stale:
             scores = scored[cell.digest]
             key = None if scores.failed else keys[cell.digest]
@@ -161,7 +162,6 @@ def _score_group(group: list[Cell], responses: Responses) -> list[str]:
 
 def _scores(
     cfg: Mapping[str, Any],
-    n: int,
     stale: Mapping[str, _Given],
     reference: _Given | None,
 ) -> dict[str, Scores]:
@@ -175,30 +175,37 @@ def _scores(
             f"({now}): restore them, or run into another store=DIR."
         )
     benchmark: Benchmark = benchmarks.load(cfg)
-    if n > benchmark.size():
+    indices = next(iter(stale.values())).indices
+    if indices[-1] >= benchmark.size():
         raise UserError(
-            f"{benchmark.name} has {benchmark.size()} samples now, but {n} are answered: data changed."
+            f"{benchmark.name} has {benchmark.size()} samples now, but sample {indices[-1]} is answered: "
+            "data changed."
         )
+
+    def by_index(values: list[Any]) -> dict[int, Any]:
+        return dict(zip(indices, values, strict=True))
+
     return benchmark.score_cells(
-        {digest: dict(enumerate(one.texts)) for digest, one in stale.items()},
-        n,
-        reference=dict(enumerate(reference.texts)) if reference is not None else None,
-        tokens={digest: dict(enumerate(one.tokens)) for digest, one in stale.items()},
-        reference_tokens=dict(enumerate(reference.tokens)) if reference is not None else None,
+        {digest: by_index(one.texts) for digest, one in stale.items()},
+        indices,
+        reference=by_index(reference.texts) if reference is not None else None,
+        tokens={digest: by_index(one.tokens) for digest, one in stale.items()},
+        reference_tokens=by_index(reference.tokens) if reference is not None else None,
     )
 
 
 class _Given(NamedTuple):
-    """The answers of a complete cell by sample."""
+    """The answers of a complete cell, sample by sample."""
 
+    indices: list[int]
     texts: list[str]
     tokens: list[list[int]]
     kept: list[dict[str, Any]]
 
     @classmethod
-    def of(cls, answers: Mapping[int, Mapping[str, Any]], n: int) -> _Given:
-        given = cls([], [], [])
-        for index in range(n):  # one pass: in a large store most of the time is waiting for memory
+    def of(cls, answers: Mapping[int, Mapping[str, Any]], indices: list[int]) -> _Given:
+        given = cls(indices, [], [], [])
+        for index in indices:  # one pass: in a large store most of the time is waiting for memory
             record = answers[index]
             given.texts.append(record["text"])
             given.tokens.append(record["tokens"])
@@ -216,7 +223,7 @@ def _key(cfg: Mapping[str, Any], given: _Given, reference: _Given | None) -> str
         "benchmark": {
             key: value for key, value in cfg.items() if key not in ("title", "default_limit", "scale")
         },
-        "n": len(given.texts),
+        "indices": given.indices,
         "answers": given.tokens,
         "texts": given.texts,
         "reference": reference.tokens if reference is not None else None,

@@ -26,7 +26,7 @@ def captions(benchmark: Any, cells: int, samples: int, seed: int = 0) -> dict[st
 
     (metric,) = benchmark.caption_metrics
     blank = Replay({index: "" for index in range(samples)})
-    _, logged = evaluate_task(benchmark.task, blank, samples, [])
+    _, logged = evaluate_task(benchmark.task, blank, range(samples), [])
     draw = random.Random(seed)
     known = [sample[metric]["answer"][0].split() for sample in logged]
     return {
@@ -43,13 +43,11 @@ def rows(benchmark: Any, cells: int, samples: int, own: int) -> list[dict[str, A
     (metric,) = benchmark.caption_metrics
     given = captions(benchmark, cells, samples)  # has imported lmms-eval's evaluator, for both alike
     start = time.perf_counter()
-    scores = benchmark.task_scores(given, samples)
+    scores = benchmark.task_scores(given, range(samples))
     ours = time.perf_counter() - start
     compared = dict(list(given.items())[:own])
     start = time.perf_counter()
-    theirs = {
-        name: benchmark.own_figures(answers, samples, [metric])[metric] for name, answers in compared.items()
-    }
+    theirs = {name: benchmark.own_figures(answers, [metric])[metric] for name, answers in compared.items()}
     spent = time.perf_counter() - start
     return [
         {

@@ -2,7 +2,7 @@
 
     >>> benchmark = kvbench.benchmarks.load(cfg)      # cfg: a resolved conf/benchmark/*.yaml as a plain dict
     >>> samples = benchmark.samples(limit=40)         # text exactly as lmms-eval prompts it, images lazily
-    >>> scores = benchmark.score({0: "Paris", 1: "42"}, limit=2)
+    >>> scores = benchmark.score({0: "Paris", 7: "42"}, [0, 7])
 
 Nothing here imports torch or lmms-eval until a benchmark is loaded.
 """

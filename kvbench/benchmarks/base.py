@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from kvbench.errors import UserError
@@ -100,8 +103,10 @@ def _number(value: float | None) -> float:
 class Benchmark:
     """Base class: the configuration, the limits and the metrics that need no task code.
 
-    Subclasses give ``size``, ``samples`` and ``task_scores``.
+    Subclasses give ``size``, ``at``, ``clusters`` and ``task_scores``.
     """
+
+    about = "picture"  # what a question is about, and a cluster stands for
 
     def __init__(self, cfg: Mapping[str, Any]) -> None:
         self.cfg = dict(cfg)
@@ -119,19 +124,38 @@ class Benchmark:
         """Samples in the data set."""
         raise NotImplementedError
 
-    def samples(self, limit: int | None = None) -> list[Sample]:
-        """The first ``limit`` samples in the data set's order; all of them for None."""
+    def at(self, indices: Sequence[int]) -> list[Sample]:
+        """The samples at these positions of the data set, in the order given."""
         raise NotImplementedError
 
-    def clusters(self, limit: int | None = None) -> dict[int, str]:
-        """By sample index, the page, picture or text the question is about; by default each its own."""
-        return {sample.index: sample.id for sample in self.samples(limit)}
+    def clusters(self, indices: Sequence[int]) -> dict[int, str]:
+        """By sample index, the page, picture or text the question is about."""
+        raise NotImplementedError
+
+    @cached_property
+    def order(self) -> list[int]:
+        """Positions of all samples in the order in which limits take them; see ``spread``."""
+        return spread(self.clusters(range(self.size())))
+
+    def chosen(self, limit: int | None = None) -> list[int]:
+        """Positions, in the data set's order, of the first ``limit`` samples of ``order``; None: of all.
+
+        Raises UserError for a limit below 1.
+        """
+        count = self.count(limit)
+        return list(range(count)) if count == self.size() else sorted(self.order[:count])
+
+    def samples(self, limit: int | None = None) -> list[Sample]:
+        """The samples that ``limit`` leaves, in the data set's order."""
+        return self.at(self.chosen(limit))
 
     def references(self, indices: Sequence[int]) -> dict[int, list[str]]:
         """By sample index, the data set's own answers, for people to read; empty where it has none."""
         return {}
 
-    def task_scores(self, cells: Mapping[str, Mapping[int, str]], limit: int | None) -> dict[str, Scores]:
+    def task_scores(
+        self, cells: Mapping[str, Mapping[int, str]], indices: Sequence[int]
+    ) -> dict[str, Scores]:
         """Scores of several cells against the data set's own references."""
         raise NotImplementedError
 
@@ -148,7 +172,7 @@ class Benchmark:
     def score(
         self,
         answers: Mapping[int, str],
-        limit: int | None = None,
+        indices: Sequence[int] | None = None,
         *,
         reference: Mapping[int, str] | None = None,
         tokens: Mapping[int, Sequence[int]] | None = None,
@@ -157,7 +181,7 @@ class Benchmark:
         """Scores of one cell; see ``score_cells``."""
         return self.score_cells(
             {"cell": answers},
-            limit,
+            indices,
             reference=reference,
             tokens={"cell": tokens} if tokens is not None else None,
             reference_tokens=reference_tokens,
@@ -166,7 +190,7 @@ class Benchmark:
     def score_cells(
         self,
         cells: Mapping[str, Mapping[int, str]],
-        limit: int | None = None,
+        indices: Sequence[int] | None = None,
         *,
         reference: Mapping[int, str] | None = None,
         tokens: Mapping[str, Mapping[int, Sequence[int]]] | None = None,
@@ -174,21 +198,22 @@ class Benchmark:
     ) -> dict[str, Scores]:
         """Scores of several cells of this benchmark at once (one Java start for all captions).
 
-        ``cells`` maps a cell's name to its answers by sample index, exactly as the model gave them.
+        ``cells`` maps a cell's name to its answers by sample index, exactly as the model gave them;
+        ``indices`` are those to score, in the data set's order (None: all).
         ``reference`` is the same model's uncompressed answers; with it every cell gets
         ``fidelity_rougeL`` and ``answer_agreement``, and with tokens ``first_divergence`` too.
 
-        Raises UserError when a cell's answers are not those of the first ``limit`` samples.
+        Raises UserError when a cell's answers are not those of ``indices``.
         """
         from kvbench.benchmarks.fidelity import fidelity
 
-        wanted = range(self.count(limit))
+        wanted = range(self.size()) if indices is None else indices
         for name, answers in cells.items():
             check_answers(answers, wanted, f"cell {name} of {self.name}")
         if reference is not None:
             check_answers(reference, wanted, f"the uncompressed answers of {self.name}")
-        scores = self.task_scores(cells, limit)
-        clusters = self.clusters(limit)
+        scores = self.task_scores(cells, wanted)
+        clusters = self.clusters(wanted)
         for name, answers in cells.items():
             scores[name].clusters = clusters
             if reference is not None:
@@ -205,18 +230,34 @@ class Benchmark:
         return scores
 
 
+def spread(clusters: Mapping[int, str]) -> list[int]:
+    """Sample indices in the order in which a limit takes them: a question of each picture, then another.
+
+    Pictures, and the questions about one, are in an order drawn once for all cells (by a digest of their
+    positions, so that it depends on nothing else); whatever ``limit`` is, it continues every smaller one.
+    """
+
+    def draw(index: int) -> bytes:
+        return hashlib.sha256(str(index).encode()).digest()
+
+    asked: dict[str, list[int]] = {}
+    for index in sorted(clusters, key=draw):
+        asked.setdefault(clusters[index], []).append(index)
+    rounds = itertools.zip_longest(*asked.values())
+    return [index for turn in rounds for index in turn if index is not None]
+
+
 def check_answers(answers: Mapping[int, str], wanted: Sequence[int], what: str) -> None:
     """Raise UserError, naming the samples, unless ``answers`` holds one text for each wanted index."""
     missing = [index for index in wanted if index not in answers]
     extra = sorted(set(answers) - set(wanted))
     wrong = [index for index in wanted if index in answers and not isinstance(answers[index], str)]
     if missing:
-        raise UserError(
-            f"{what} lacks the answers of samples {listed(missing)}: run it again to fill them, or lower"
-            f" limit=."
-        )
+        raise UserError(f"{what} lacks the answers of samples {listed(missing)}: run it again to fill them.")
     if extra:
-        raise UserError(f"{what} has answers of samples {listed(extra)} outside this limit: drop them first.")
+        raise UserError(
+            f"{what} has answers of samples {listed(extra)} that are not to be scored: drop them first."
+        )
     if wrong:
         raise UserError(f"{what} has no text for samples {listed(wrong)}: generate them again.")
 

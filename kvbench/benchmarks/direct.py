@@ -2,11 +2,12 @@
 
 For tests and for a second opinion: the figures equal those of replayed answers to the last digit.
 
-    figures, samples = drive(benchmark, adapter, method, limit=5)
+    figures, samples = drive(benchmark, adapter, method, range(5))
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lmms_eval.api.model import lmms
@@ -58,9 +59,13 @@ class Direct(lmms):
 
 
 def drive(
-    benchmark: LmmsBenchmark, adapter: Any, method: Any, limit: int, metrics: list[str] | None = None
+    benchmark: LmmsBenchmark,
+    adapter: Any,
+    method: Any,
+    indices: Sequence[int],
+    metrics: list[str] | None = None,
 ) -> tuple[dict[str, float], list[dict]]:
-    """lmms-eval's figures and logged samples when it drives the model itself.
+    """lmms-eval's figures and logged samples when it drives the model itself on these samples.
 
     metrics: aggregate these (those of captions start Java); None for all configured ones but the captions'.
     """
@@ -71,5 +76,5 @@ def drive(
     model = Direct(adapter, method)
     model.task_dict[benchmark.task.config.task] = benchmark.task.dataset
     return evaluate_task(
-        benchmark.task, model, limit, benchmark.plain_metrics if metrics is None else metrics
+        benchmark.task, model, indices, benchmark.plain_metrics if metrics is None else metrics
     )

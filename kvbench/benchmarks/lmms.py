@@ -46,6 +46,8 @@ class LmmsBenchmark(Benchmark):
 
         self.last_stage = wording.last_stage(cfg)
         self.reasoning_tokens = wording.reasoning_tokens(cfg)
+        self.about = "video" if cfg.get("video_column") else "picture"
+        self._clusters: dict[int, str] = {}
         self._known = known_metrics(self.task)
         known = {*self._known, ROUGE, AGREEMENT, DIVERGENCE}
         unknown = [metric for metric in {*self.metrics, self.metric} if metric not in known]
@@ -79,7 +81,7 @@ class LmmsBenchmark(Benchmark):
     def size(self) -> int:
         return len(self._texts)
 
-    def samples(self, limit: int | None = None) -> list[Sample]:
+    def at(self, indices: Sequence[int]) -> list[Sample]:
         docs = self.task.eval_docs
         return [
             Sample(
@@ -89,7 +91,7 @@ class LmmsBenchmark(Benchmark):
                 images=partial(_images, self.task, docs, index),
                 then=self._then(self._texts[index]),
             )
-            for index in range(self.count(limit))
+            for index in indices
         ]
 
     def _then(self, doc: Mapping[str, Any]) -> str | None:
@@ -98,12 +100,19 @@ class LmmsBenchmark(Benchmark):
             return None
         return self.task.config.doc_to_text(doc, {**self.task.lmms_eval_specific_kwargs, **self.last_stage})
 
-    def clusters(self, limit: int | None = None) -> dict[int, str]:
-        n = self.count(limit)
+    def clusters(self, indices: Sequence[int]) -> dict[int, str]:
+        """The task's own name of page or video; else the stored picture, which is read once; else the id."""
+        if unknown := [index for index in indices if index not in self._clusters]:
+            self._clusters |= self._find_clusters(unknown)
+        return {index: self._clusters[index] for index in indices}
+
+    def _find_clusters(self, indices: list[int]) -> dict[int, str]:
         for column in _PICTURE_COLUMNS:
             if column in self._texts.column_names:
-                return {index: str(name) for index, name in enumerate(self._texts[column][:n])}
-        return _picture_digests(self.task.eval_docs, n) or super().clusters(limit)
+                names = self._texts.select(indices)[column]
+                return {index: str(name) for index, name in zip(indices, names, strict=True)}
+        found = _picture_digests(self.task.eval_docs, indices)
+        return found or {index: _identity(self._texts[index], index) for index in indices}
 
     def references(self, indices: Sequence[int]) -> dict[int, list[str]]:
         found = {}
@@ -116,7 +125,9 @@ class LmmsBenchmark(Benchmark):
             found[index] = list(dict.fromkeys(str(answer) for answer in given))
         return found
 
-    def task_scores(self, cells: Mapping[str, Mapping[int, str]], limit: int | None) -> dict[str, Scores]:
+    def task_scores(
+        self, cells: Mapping[str, Mapping[int, str]], indices: Sequence[int]
+    ) -> dict[str, Scores]:
         from kvbench.benchmarks.captions import java
         from kvbench.benchmarks.replay import Replay, evaluate_task
 
@@ -124,12 +135,12 @@ class LmmsBenchmark(Benchmark):
             self.cfg, only=("wordnet",)
         ):  # its own code would retry, then trace back
             raise UserError(sentence)
-        n = self.count(limit)
+        n = len(indices)
         scores, logged = {}, {}
         lacking = self.java_metrics if java() is None else []
         wanted = [metric for metric in self.plain_metrics if metric not in lacking]
         for name, answers in cells.items():
-            figures, logged[name] = evaluate_task(self.task, Replay(answers), n, wanted)
+            figures, logged[name] = evaluate_task(self.task, Replay(answers), indices, wanted)
             scores[name] = Scores(n=n, metrics={m: figures[m] for m in wanted if m in figures})
             for metric in wanted:
                 if metric not in figures:
@@ -192,13 +203,11 @@ class LmmsBenchmark(Benchmark):
                     f" reference."
                 )
 
-    def own_figures(
-        self, answers: Mapping[int, str], limit: int, metrics: list[str] | None = None
-    ) -> dict[str, float]:
-        """lmms-eval's figures through its own aggregation, captions included (two Java starts a metric)."""
+    def own_figures(self, answers: Mapping[int, str], metrics: list[str] | None = None) -> dict[str, float]:
+        """lmms-eval's figures of the answered samples by its own aggregation (two Java starts a metric)."""
         from kvbench.benchmarks.replay import Replay, evaluate_task
 
-        return evaluate_task(self.task, Replay(answers), limit, metrics or self.metrics)[0]
+        return evaluate_task(self.task, Replay(answers), sorted(answers), metrics or self.metrics)[0]
 
 
 def _images(task: Any, docs: Any, index: int) -> list[Any]:
@@ -211,22 +220,27 @@ def _images(task: Any, docs: Any, index: int) -> list[Any]:
         ) from error
 
 
-def _picture_digests(docs: Any, n: int) -> dict[int, str]:
-    """Digest of each document's pictures as stored (nothing is decoded); empty when it has none."""
+def _picture_digests(docs: Any, indices: Sequence[int]) -> dict[int, str]:
+    """Digest of each document's pictures as stored (nothing is decoded); empty without such columns.
+
+    A document without a picture is about nothing that another one is about.
+    """
     import datasets
 
     columns = [name for name, feature in docs.features.items() if isinstance(feature, datasets.Image)]
     if not columns:
         return {}
-    stored = docs.select_columns(columns).select(range(n))
+    stored = docs.select_columns(columns).select(indices)
     for column in columns:
         stored = stored.cast_column(column, datasets.Image(decode=False))
     digests = {}
-    for index, doc in enumerate(stored):
+    for index, doc in zip(indices, stored, strict=True):
         content = hashlib.sha256()
-        for column in columns:
-            picture = doc[column] or {}
-            content.update(picture.get("bytes") or str(picture.get("path")).encode())
+        pictures = [doc[column] for column in columns if doc[column]]
+        for picture in pictures:
+            content.update(picture["bytes"] or str(picture["path"]).encode())
+        if not pictures:
+            content.update(f"sample {index}".encode())
         digests[index] = content.hexdigest()[:16]
     return digests
 

@@ -6,7 +6,7 @@ One benchmark a task. ``data: package`` asks about the texts that ship with kvbe
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from kvbench.paths import cache_dir
 
 class LongBenchmark(Benchmark):
     """A ``longbench_*`` task of lm-eval; text only."""
+
+    about = "text"
 
     def __init__(self, cfg: Mapping[str, Any]) -> None:
         super().__init__(cfg)
@@ -38,30 +40,33 @@ class LongBenchmark(Benchmark):
     def size(self) -> int:
         return len(self.docs)
 
-    def samples(self, limit: int | None = None) -> list[Sample]:
+    def at(self, indices: Sequence[int]) -> list[Sample]:
         return [
             Sample(id=str(doc.get("_id") or index), index=index, text=self.task.doc_to_text(doc), images=list)
-            for index, doc in enumerate(self.docs.select(range(self.count(limit))))
+            for index, doc in zip(indices, self.docs.select(indices), strict=True)
         ]
 
-    def clusters(self, limit: int | None = None) -> dict[int, str]:
+    def clusters(self, indices: Sequence[int]) -> dict[int, str]:
         """Every question has a text of its own, but for those that share one word for word."""
-        texts = self.docs["context"][: self.count(limit)]
         first: dict[str, int] = {}
-        return {index: str(first.setdefault(text, index)) for index, text in enumerate(texts)}
+        texts = self.docs.select(indices)["context"]
+        return {index: str(first.setdefault(text, index)) for index, text in zip(indices, texts, strict=True)}
 
-    def task_scores(self, cells: Mapping[str, Mapping[int, str]], limit: int | None) -> dict[str, Scores]:
+    def task_scores(
+        self, cells: Mapping[str, Mapping[int, str]], indices: Sequence[int]
+    ) -> dict[str, Scores]:
         """Each answer through the task's process_results, aggregated by the task's own function."""
-        n = self.count(limit)
+        docs = self.docs.select(indices)
         own = self.task.aggregation()
         metrics = [metric for metric in self.metrics if metric in own]
         scores = {}
         for name, answers in cells.items():
-            results = [self.task.process_results(self.docs[index], [answers[index]]) for index in range(n)]
+            pairs = list(zip(indices, docs, strict=True))
+            results = {index: self.task.process_results(doc, [answers[index]]) for index, doc in pairs}
             scores[name] = Scores(
-                n=n,
-                metrics={m: float(own[m]([result[m] for result in results])) for m in metrics},
-                per_sample={m: {i: float(r[m]) for i, r in enumerate(results)} for m in metrics},
+                n=len(results),
+                metrics={m: float(own[m]([result[m] for result in results.values()])) for m in metrics},
+                per_sample={m: {i: float(r[m]) for i, r in results.items()} for m in metrics},
             )
         return scores
 

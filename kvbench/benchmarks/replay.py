@@ -8,7 +8,7 @@ import os
 import random
 import tempfile
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,14 +18,14 @@ from kvbench.benchmarks.loading import quiet
 
 
 class Replay(lmms):
-    """Returns the stored answer of each document; ``answers`` by document index."""
+    """Returns the stored answers, ``answers`` by document index, to exactly these documents."""
 
     def __init__(self, answers: Mapping[int, str]) -> None:
         super().__init__()
-        self.answers = answers
+        self.answers = [answers[index] for index in sorted(answers)]
 
     def generate_until(self, requests: list[Any]) -> list[str]:
-        """Answers in the order of the requests. KeyError for a document without one: nothing is made up."""
+        """Answers in the order of the requests. IndexError for a document without: nothing is made up."""
         return [self.answers[request.args[3]] for request in requests]
 
     def loglikelihood(self, requests: list[Any]) -> list[Any]:
@@ -82,16 +82,30 @@ def known_metrics(task: Any) -> dict[str, str]:
     }
 
 
+@contextlib.contextmanager
+def selected(task: Any, indices: Sequence[int]) -> Iterator[None]:
+    """Let the task hold the documents at ``indices`` alone."""
+    split = task.config.test_split or task.config.validation_split
+    parts = [(part, part[split]) for part in (task.dataset, task.dataset_no_image)]
+    for part, whole in parts:
+        part[split] = whole.select(indices)
+    try:
+        yield
+    finally:
+        for part, whole in parts:
+            part[split] = whole
+
+
 def evaluate_task(
-    task: Any, model: lmms, limit: int, metrics: list[str] | None = None
+    task: Any, model: lmms, indices: Sequence[int], metrics: list[str] | None = None
 ) -> tuple[dict, list[dict]]:
-    """Let lmms-eval run ``model`` on the first ``limit`` documents of ``task``.
+    """Let lmms-eval run ``model`` on the documents of ``task`` at ``indices``, which rise.
 
     metrics: aggregate these alone; None for the task's own list. Returns (figures by metric,
     logged samples in document order, one a document), both under the names of ``known_metrics``. Seeds and a
     single worker make random fallbacks repeatable.
     """
-    with quiet(), single_process(), templates_compiled_once():
+    with quiet(), single_process(), templates_compiled_once(), selected(task, indices):
         from lmms_eval.evaluator import evaluate
 
         own = task._aggregation_list
@@ -106,7 +120,6 @@ def evaluate_task(
                 result = evaluate(
                     model,
                     {task.config.task: task},
-                    limit=limit,
                     bootstrap_iters=0,
                     log_samples=True,
                     # "torchrun" only skips the creation of an Accelerator, which one process does not need.
@@ -132,4 +145,4 @@ def evaluate_task(
             }
             rest = {key: value for key, value in sample.items() if key not in own}
             logged.setdefault(sample["doc_id"], rest).update(values)
-    return figures, [logged[index] for index in sorted(logged)]
+    return figures, [{**logged[place], "doc_id": indices[place]} for place in sorted(logged)]

@@ -14,7 +14,7 @@ from typing import Any
 from kvbench.claims.cells import MODEL, QUESTIONS
 from kvbench.observations.stored import Values, fill, in_order, read
 
-_VERSION = 2  # raise when the meaning of a quantity changes: all are then measured again
+_VERSION = 3  # raise when the meaning of a quantity changes: all are then measured again
 
 
 def path(store: Path, benchmark: str) -> Path:
@@ -30,12 +30,13 @@ def load(store: Path) -> list[Values]:
 
 
 def missing(store: Path, config: dict[str, Any], model: dict[str, Any], limit: int | None) -> list[int]:
-    """Sample indices of a benchmark that have no value yet."""
-    from kvbench.embedded.sets import SAMPLES
+    """Sample indices of a benchmark that have no value yet, in the order of limits."""
+    from kvbench.benchmarks.base import spread
+    from kvbench.observations.pages import pages
 
     known = read(path(store, config["name"]), settings(config, model))["samples"]
-    count = min(limit or config["default_limit"], SAMPLES)
-    return [index for index in range(count) if str(index) not in known]
+    order = spread({index: page["page"] for index, page in enumerate(pages(config["name"]))})
+    return [index for index in order[: limit or config["default_limit"]] if str(index) not in known]
 
 
 def settings(config: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
@@ -76,9 +77,9 @@ def of_samples(adapter: Any, config: dict[str, Any], indices: list[int]) -> Iter
     from kvbench.observations.pages import pages
 
     evidence = pages(config["name"])
-    samples = benchmarks.load(config).samples(max(indices) + 1)
-    for turn, index in enumerate(indices):
-        inputs = adapter.prepare(samples[index].text, samples[index].images())
+    for turn, sample in enumerate(benchmarks.load(config).at(indices)):
+        index = sample.index
+        inputs = adapter.prepare(sample.text, sample.images())
         text = inputs.length - int(inputs.visual_mask.nonzero()[-1]) - 1
         if turn == 0:
             engine.prefill(adapter, inputs, window=text)  # the first one warms up

@@ -18,7 +18,7 @@ from kvbench.progress import Progress
 from kvbench.store import group_folder
 from kvbench.words import counted
 
-VERSION = 1  # raise when the meaning of a quantity changes: all are then measured again
+VERSION = 2  # raise when the meaning of a quantity changes: all are then measured again
 UNKNOWN = "which tokens hold the answer is not known, so there is nothing to say about evidence"
 
 
@@ -39,10 +39,9 @@ def settings(job: Job) -> dict[str, Any]:
     return {"version": VERSION, "model": model, "benchmark": identity["benchmark"]}
 
 
-def missing(job: Job, count: int) -> list[int]:
-    """Which of the first ``count`` samples have no values yet."""
-    known = stored.read(path(job), settings(job))["samples"]
-    return [index for index in range(count) if str(index) not in known]
+def missing(job: Job, count: int) -> int:
+    """How many of ``count`` samples have no values yet: they are measured in the order of limits."""
+    return max(0, count - len(stored.read(path(job), settings(job))["samples"]))
 
 
 def observe(jobs: list[Job], say: Callable[[str], None] = print) -> None:
@@ -66,7 +65,8 @@ def _observe(job: Job, say: Callable[[str], None]) -> None:
     model, name = _names(job)
     if job.limit is None or missing(job, job.limit):
         benchmark = run.load_benchmark(job.config["benchmark"])
-        todo = missing(job, benchmark.count(job.limit))
+        known = stored.read(path(job), settings(job))["samples"]
+        todo = [i for i in benchmark.order[: benchmark.count(job.limit)] if str(i) not in known]
         if todo:
             adapter = run.load_model(job.config["model"])
             found = of_samples(adapter, benchmark, todo, job.config["model"].get("window"), say)
@@ -85,13 +85,14 @@ def of_samples(
     from kvbench.observations.pages import known
 
     about = known(benchmark.cfg) if hasattr(adapter, "box_tokens") else []
-    clusters = benchmark.clusters(max(indices) + 1)
-    samples = benchmark.samples(max(indices) + 1)
+    clusters = benchmark.clusters(indices)
+    first = benchmark.order[0]
     with Progress(f"{adapter.name} / {benchmark.name}", len(indices), 0, say) as progress:
-        for index in indices:
+        for sample in benchmark.at(indices):
+            index = sample.index
             page = about[index] if about else None
             try:
-                values = of_sample(adapter, samples[index], page, window or USUAL_WINDOW, index == 0)
+                values = of_sample(adapter, sample, page, window or USUAL_WINDOW, index == first)
             except UserError as error:
                 raise UserError(f"sample {index} of {benchmark.name} cannot be observed: {error}") from error
             yield index, {"page": clusters[index], **values}

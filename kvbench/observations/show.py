@@ -18,6 +18,6 @@ def table(jobs: list[Job]) -> Table:
         if job.limit is None:
             found.add_row(job.title, "all", "?", "?")
         else:
-            left = len(measure.missing(job, job.limit))
+            left = measure.missing(job, job.limit)
             found.add_row(job.title, str(job.limit), str(job.limit - left), str(left))
     return found

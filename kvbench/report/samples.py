@@ -123,9 +123,8 @@ def _data(cfg: dict, indices: Sequence[int], options: Options) -> tuple[dict, di
     from kvbench import benchmarks
 
     benchmark = benchmarks.load(cfg)
-    last = max(indices, default=-1) + 1
-    samples = {sample.index: sample for sample in benchmark.samples(min(last, benchmark.size()) or None)}
-    wanted = [index for index in indices if index in samples]
+    wanted = [index for index in indices if index < benchmark.size()]
+    samples = {sample.index: sample for sample in benchmark.at(wanted)}
     pictures = {}
     for index in wanted[: options.images]:
         uris = [_jpeg(image, options.pixels) for image in _stills(samples[index].images())]

@@ -26,7 +26,7 @@ from kvbench.store.responses import (
     unpack_kept,
     write_results,
 )
-from kvbench.store.samples import record_samples
+from kvbench.store.samples import order, record_samples
 from kvbench.store.traces import done, each_trace, load_traces, write_trace
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "load_folder",
     "load_responses",
     "load_traces",
+    "order",
     "pack_kept",
     "provenance",
     "run_record",

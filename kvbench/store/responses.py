@@ -58,8 +58,7 @@ class Responses:
     answered_in: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     runs: dict[str, dict[str, dict[str, Any]]] = field(default_factory=lambda: defaultdict(dict))
     # Number of samples that a limit gave: {limit or None: count}, by (seed, prompt), as each is asked by
-    # itself; None: what earlier releases noted without them.  Tells a finished job from an unfinished one
-    # without the data.
+    # itself; None: what earlier releases noted without them.
     sizes: dict[Group | None, dict[int | None, int]] = field(default_factory=lambda: defaultdict(dict))
     # Sentences: damaged lines, and answers that contradict each other.
     damaged: list[str] = field(default_factory=list)
@@ -117,23 +116,8 @@ class Responses:
 
     def asked(self, group: Group) -> int:
         """The most samples that were asked of a seed and prompt; 0: not known."""
-        return max(self._sizes(group).values(), default=0)
-
-    def _sizes(self, group: Group) -> dict[int | None, int]:
-        return self.sizes.get(group) or self.sizes.get(None, {})
-
-    def expected(self, limit: int | None, group: Group) -> int | None:
-        """How many samples ``limit`` gives, when an earlier session of the group saw it; else None."""
-        sizes = self._sizes(group)
-        whole = sizes.get(None)
-        for asked, count in sizes.items():
-            if asked is not None and count < asked:
-                whole = count
-        if whole is not None:
-            return whole if limit is None else min(limit, whole)
-        if limit is None:
-            return None
-        return limit if any(count >= limit for count in sizes.values()) else None
+        sizes = self.sizes.get(group) or self.sizes.get(None, {})
+        return max(sizes.values(), default=0)
 
 
 def _content(record: dict[str, Any]) -> dict[str, Any]:

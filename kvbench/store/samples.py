@@ -1,7 +1,9 @@
 """Which samples a (model, benchmark) asked: STORE/MODEL/BENCHMARK/samples-DIGEST.json.
 
-One file a version of the benchmark (its data, subset, prompt, ...), which the digest names. A data set that
-changes under its name is found out before any answer is mixed with older ones.
+One file a version of the benchmark (its data, subset, prompt, ...), which the digest names: ``order``, the
+positions in the data set in the order in which limits take them, and ``samples``, by position the id of each
+that was asked. With it a finished run needs no data, and a data set that changes under its name is found out
+before any answer is mixed with older ones.
 """
 
 from __future__ import annotations
@@ -21,21 +23,39 @@ def samples_path(folder: Path, benchmark: Mapping[str, Any]) -> Path:
     return folder / f"samples-{hashlib.sha256(canonical(dict(benchmark)).encode()).hexdigest()[:10]}.json"
 
 
-def record_samples(folder: Path, benchmark: Mapping[str, Any], ids: Sequence[str]) -> None:
-    """Store the ids in order; a longer list replaces the one it continues.
+def record_samples(
+    folder: Path, benchmark: Mapping[str, Any], order: Sequence[int], ids: Mapping[int, str]
+) -> None:
+    """Store the order of all samples and, by position, the ids of those that are asked now.
 
     Raises UserError when the data set now holds other samples than those already asked.
     """
-    path = samples_path(folder, benchmark)
-    known: list[str] = []
-    if path.exists():
-        known = json.loads(path.read_text("utf-8"))["samples"]
-    shared = min(len(known), len(ids))
-    changed = next((index for index in range(shared) if known[index] != ids[index]), None)
-    if changed is not None:
+    known = _read(folder, benchmark)
+    before = {int(index): name for index, name in known["samples"].items()}
+    changed = [
+        f"sample {index} of {benchmark.get('name')} was {before[index]} and is {name} now"
+        for index, name in ids.items()
+        if before.get(index, name) != name
+    ]
+    if not changed and known["order"] not in (None, list(order)):
+        changed = [f"the pictures of {benchmark.get('name')} are not those of earlier answers"]
+    if changed:
         raise UserError(
-            f"sample {changed} of {benchmark.get('name')} was {known[changed]} and is {ids[changed]} now, so"
-            f" its data changed: fetch the old data again, or run into another store=DIR."
+            f"{changed[0]}, so its data changed: fetch the old data again, or run into another store=DIR."
         )
-    if len(ids) > len(known):
-        write_atomic(path, pretty({"benchmark": dict(benchmark), "samples": list(ids)}))
+    samples = {str(index): name for index, name in sorted({**before, **ids}.items())}
+    document = {"benchmark": dict(benchmark), "order": list(order), "samples": samples}
+    write_atomic(samples_path(folder, benchmark), pretty(document))
+
+
+def order(folder: Path, benchmark: Mapping[str, Any]) -> list[int] | None:
+    """Positions of all samples in the order in which limits take them; None when no session has asked."""
+    return _read(folder, benchmark)["order"]
+
+
+def _read(folder: Path, benchmark: Mapping[str, Any]) -> dict[str, Any]:
+    path = samples_path(folder, benchmark)
+    found = json.loads(path.read_text("utf-8")) if path.exists() else {"samples": {}}
+    if isinstance(found["samples"], list):  # of the time when a limit took the first samples
+        found["samples"] = dict(enumerate(found["samples"]))
+    return {"order": None, **found}

@@ -40,8 +40,8 @@ def _of_model(sets: Sets) -> Iterator[tuple[str, Figure]]:
     yield "correlation", _correlation(sets)
     yield "recent-positions", _recent(sets)
     for name, values in sets.items():
-        if "projection" in values[0]:
-            yield f"keys-2d-{name}", _projection(values[0]["projection"], name)
+        for found in [one["projection"] for one in values if "projection" in one][:1]:
+            yield f"keys-2d-{name}", _projection(found, name)
     marked = {name: mine for name, values in sets.items() if (mine := [v for v in values if "attended" in v])}
     if marked:
         yield "evidence-by-query", _by_query(marked)

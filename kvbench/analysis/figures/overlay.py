@@ -54,8 +54,9 @@ def _figure(cells: list[Entry], known: dict[int, dict[str, Any]]) -> Figure:
     from kvbench import benchmarks
     from kvbench.analysis.scoring import benchmark_config
 
-    samples = benchmarks.load(benchmark_config(cells[0].cell)).samples(max(known) + 1)
-    images = {index: samples[index].images()[0].convert("RGB") for index in known}
+    found = benchmarks.load(benchmark_config(cells[0].cell)).at(list(known))
+    samples = {sample.index: sample for sample in found}
+    images = {index: sample.images()[0].convert("RGB") for index, sample in samples.items()}
     tall = sum(image.height / image.width for image in images.values()) / len(images)
     figure, axes = grid(len(cells), len(known), 2.4 / tall**0.5, 2.4 * tall**0.5)
     for column, (index, document) in zip(axes.T, known.items(), strict=True):

@@ -9,7 +9,7 @@ shipped whole; the passage is a range of their lines.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ def passage(folder: Path, entry: Mapping[str, Any]) -> str:
 
 class DocumentsBenchmark(Benchmark):
     """Passages and instructions from this folder, or from ``data: FOLDER`` laid out alike."""
+
+    about = "text"
 
     def __init__(self, cfg: Mapping[str, Any]) -> None:
         super().__init__(cfg)
@@ -55,19 +57,19 @@ class DocumentsBenchmark(Benchmark):
     def size(self) -> int:
         return len(self.index)
 
-    def samples(self, limit: int | None = None) -> list[Sample]:
-        return [
-            Sample(id=entry["id"], index=index, text=self._prompt(entry), images=list)
-            for index, entry in enumerate(self.index[: self.count(limit)])
-        ]
+    def at(self, indices: Sequence[int]) -> list[Sample]:
+        entries = [(index, self.index[index]) for index in indices]
+        return [Sample(id=e["id"], index=i, text=self._prompt(e), images=list) for i, e in entries]
 
-    def clusters(self, limit: int | None = None) -> dict[int, str]:
+    def clusters(self, indices: Sequence[int]) -> dict[int, str]:
         """The text that a passage is from."""
-        return {index: entry["file"] for index, entry in enumerate(self.index[: self.count(limit)])}
+        return {index: self.index[index]["file"] for index in indices}
 
     def _prompt(self, entry: Mapping[str, Any]) -> str:
         return f"{passage(self.folder, entry)}\n\n{entry['instruction']}"
 
-    def task_scores(self, cells: Mapping[str, Mapping[int, str]], limit: int | None) -> dict[str, Scores]:
+    def task_scores(
+        self, cells: Mapping[str, Mapping[int, str]], indices: Sequence[int]
+    ) -> dict[str, Scores]:
         """No figure of its own: fidelity is added by ``score_cells``."""
-        return {name: Scores(n=self.count(limit)) for name in cells}
+        return {name: Scores(n=len(indices)) for name in cells}
