@@ -8,6 +8,8 @@ from kvbench.engine import decode, generate, prefill
 from kvbench.engine.attention import plain
 from kvbench.engine.cache import CompactCache, plan_buckets
 from kvbench.engine.generate import observe
+from kvbench.engine.prefill import column_sums
+from kvbench.engine.refresh import Plan
 from kvbench.errors import UserError
 from kvbench.methods import build
 from kvbench.methods.select import kept_mask, to_sets
@@ -206,6 +208,61 @@ def test_prefill_captures_what_the_model_caches(smollm2):
         future = torch.ones(8, inputs.length, dtype=torch.bool).triu(inputs.length - 8 + 1)
         rows = logits.masked_fill(future, float("-inf")).softmax(-1)
         assert torch.allclose(rows, out.attentions[layer][0, :, -8:], atol=1e-3)
+
+
+def test_column_sums_block_by_block():
+    """H2O's sums, by a loop over queries, for prompts of one block, of several, and at their borders."""
+    torch.manual_seed(0)
+    heads, group, dim = 2, 2, 4
+    for length in (1, 4, 5, 8, 11):
+        query, key = torch.randn(heads * group, length, dim), torch.randn(heads, length, dim)
+        expected = torch.zeros(heads * group, length)
+        for h in range(heads * group):
+            for i in range(length):
+                weights = (key[h // group, : i + 1] @ query[h, i] * 0.3).softmax(0)
+                expected[h, : i + 1] += weights
+        for block in (1, 4, 256):
+            torch.testing.assert_close(column_sums(query, key, 0.3, block), expected)
+
+
+def test_a_prompt_as_long_as_the_context_is_read(qwen, monkeypatch):
+    inputs = qwen_inputs(qwen)
+    monkeypatch.setattr(qwen, "max_length", inputs.length)
+    assert prefill(qwen, inputs, window=4).length == inputs.length
+    with pytest.raises(UserError, match="exceed"):
+        generate(qwen, inputs, methods(), max_new_tokens=1)
+    monkeypatch.setattr(qwen, "max_length", inputs.length - 1)
+    with pytest.raises(UserError, match="more than the"):
+        prefill(qwen, inputs, window=4)
+    monkeypatch.setattr(qwen, "max_length", inputs.length + 3)  # and the answer to its last token
+    assert all(1 <= len(a.tokens) <= 3 for a in generate(qwen, inputs, methods(), max_new_tokens=3))
+
+
+def test_a_first_token_that_stops_is_the_whole_answer(qwen, monkeypatch):
+    inputs = qwen_inputs(qwen)
+    first = int(prefill(qwen, inputs, window=4).logits.argmax())
+    monkeypatch.setattr(qwen, "stop_ids", frozenset([first]))
+    for answer in generate(qwen, inputs, methods(), max_new_tokens=5):
+        assert answer.tokens == [first] and answer.stopped == "eos"
+
+
+def test_branches_are_equal_only_when_all_that_decides_is(qwen):
+    """Sets that read alike from end to end but part elsewhere; equal sets under plans of unlike windows."""
+    inputs = qwen_inputs(qwen, 4)
+    prompt = prefill(qwen, inputs, window=16)
+    two = [[torch.arange(0, 30), torch.arange(30, 60)]] * qwen.layers
+    three = [[torch.arange(0, 20), torch.arange(20, 60)]] * qwen.layers
+    found = decode(qwen, prompt, [two, three], max_new_tokens=12, stop_ids=())
+    alone = [decode(qwen, prompt, [kept], max_new_tokens=12, stop_ids=())[0] for kept in (two, three)]
+    assert found == alone and alone[0] != alone[1]
+    held = [
+        [torch.cat([torch.arange(12), torch.arange(inputs.length - 12, inputs.length)])] * 2
+    ] * qwen.layers
+    policy = build({"name": "snapkv", "window": 8, "refresh": "exact"}, 24).refresh
+    plans = [Plan(policy, 8, 16), Plan(policy, 12, 12)]
+    found = decode(qwen, prompt, [held, held], max_new_tokens=12, stop_ids=(), plans=plans)
+    alone = [decode(qwen, prompt, [held], max_new_tokens=12, stop_ids=(), plans=[p])[0] for p in plans]
+    assert found == alone and alone[0] != alone[1]
 
 
 def test_samples_in_any_order_give_the_same(qwen):

@@ -1,5 +1,7 @@
 """The ragged cache: other storage and steps of equal shape, the same tokens."""
 
+from importlib import import_module
+
 import pytest
 import torch
 from decoding import GRID, NEW, FakeKernel, FakeOutOfMemory, FilledPrompt, both, methods, prompt, tokens
@@ -13,6 +15,7 @@ from kvbench.methods import build
 from kvbench.methods.select import kept_mask, to_sets
 
 pytest_plugins = ("decoding_fixtures",)
+decoding_engine = import_module("kvbench.engine.decode")
 
 
 @both
@@ -116,6 +119,16 @@ def test_one_token_is_written_behind_each_rows_own_last():
         values = torch.cat([filled.value_stack[0, 0, :n], value[branch, 0]])
         expected = (query[branch, :, 0] @ keys.T * 0.5).softmax(-1) @ values
         torch.testing.assert_close(out[branch, 0], expected)
+
+
+def test_late_looks_write_no_entry_beyond_the_answer(model, monkeypatch):
+    """Rows exactly as wide as prompt and answer need: one token more would have no place."""
+    new = 11
+    inputs = prompt(model, length=16 * ragged.ALIGN - (new - 1))
+    grid = [("fullkv", None, None), ("snapkv", 4 * ragged.ALIGN - (new - 1), 16)]
+    expected = tokens(model, inputs, grid, new, cache="compact")
+    monkeypatch.setattr(decoding_engine, "CPU_INTERVAL", 4)
+    assert tokens(model, inputs, grid, new, cache="ragged") == expected
 
 
 def test_widths_hold_what_they_must_and_few_are_static():

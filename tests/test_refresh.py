@@ -237,6 +237,47 @@ def test_rcr_with_full_rank_and_all_candidates_is_exact(group):
         assert torch.equal(make("refresh", "rcr", {"rank": 1, "group": group}).propose(step), exact)
 
 
+SETTINGS = [
+    *({"name": "rcr", "rank": rank} for rank in (2, 5)),
+    *({"name": "threshold", "rank": rank} for rank in (2, 5)),
+    {"name": "threshold", "detector": "exact"},
+    {"name": "exact"},
+    *({"name": "quest", "page": page} for page in (4, 8)),
+    *({"name": "arkvale", "page": page, "centre": c} for page in (4, 8) for c in ("mean", "middle")),
+    *({"name": "infinigen", "rank": rank, "query": "current"} for rank in (2, 5)),
+]
+
+
+@pytest.mark.parametrize("group", ["mean", "max", "logits"])
+def test_settings_of_one_run_do_not_share_what_differs(group):
+    """On a prefix that all the others have used, a policy proposes and measures what it does alone."""
+    steps = [random_step(Prompt(length=61, seed=4)) for _ in range(len(SETTINGS) + 1)]
+    shared = steps.pop().prefix
+    found = []
+    for options, step in zip(SETTINGS, steps, strict=True):
+        policy = make("refresh", options["name"], {**dict(list(options.items())[1:]), "group": group})
+        args = (0, step.count, step.query, step.held, step.positions, step.selected, step.scaling)
+        together = Step(shared, *args)
+        assert torch.equal(policy.propose(together), policy.propose(step)), options
+        if policy.triggered:
+            assert torch.equal(policy.drift(together), policy.drift(step)), options
+        found.append(tuple(policy.propose(step).flatten().tolist()))
+    assert len(set(found)) > len(SETTINGS) / 2
+
+
+def test_cuboids_by_hand():
+    """Both centres, in a full page and in the last one, which is not full."""
+    step = random_step(Prompt(length=WINDOW + 20), selected=4)
+    for centre in ("mean", "middle"):
+        pages = make("refresh", "arkvale", {"page": 8, "centre": centre}).page_logits(step)
+        for page, (first, last) in enumerate([(0, 8), (8, 16), (16, 20)]):
+            keys, q = step.prefix.keys[0, 1, first:last], step.query[0, 1, 1]
+            at = keys.mean(0) if centre == "mean" else (keys.amax(0) + keys.amin(0)) / 2
+            away = (keys - at).abs().mean(0)
+            expected = sum(max(q[j] * (at + away)[j], q[j] * (at - away)[j]) for j in range(DIM))
+            torch.testing.assert_close(pages[0, 1, 1, page], expected * step.scaling)
+
+
 def test_rcr_is_approximate_otherwise():
     step = random_step(Prompt(length=160, seed=2))
     exact = exact_positions(step)
@@ -331,6 +372,14 @@ def test_tau_follows_its_formula_per_branch():
     first = [0.03 * math.exp(0.05 * 0.6), 0.15 * math.exp(0.5 * -0.1)]
     second = [first[0] * math.exp(0.05 * -0.4), first[1] * math.exp(0.5 * 0.9)]
     torch.testing.assert_close(tau, torch.tensor([first, second]))
+
+
+def test_drift_equal_to_tau_does_not_exceed_it():
+    drifts = torch.tensor([[0.25, 0.25]])
+    tau, _ = controlled(
+        drifts, [{"tau": 0.25, "eta": 0.5, "rho": 0.5}, {"tau": 0.125, "eta": 0.5, "rho": 0.5}]
+    )
+    torch.testing.assert_close(tau, torch.tensor([[0.25 * math.exp(-0.25), 0.125 * math.exp(0.25)]]))
 
 
 @pytest.mark.parametrize(("rho", "low", "high"), [(1.0, 0.95, 1.0), (0.0, 0.0, 0.05), (0.4, 0.3, 0.5)])

@@ -7,9 +7,10 @@ import pytest
 import torch
 from PIL import Image
 
+from kvbench import memory
 from kvbench.engine import generate, prefill
 from kvbench.engine.cache import CompactCache
-from kvbench.engine.waves import branch_bytes, first_wave, in_waves
+from kvbench.engine.waves import branch_bytes, default_limit, first_wave, in_waves
 from kvbench.memory import ran_out
 from kvbench.methods import build
 from kvbench.methods.observation import Observation
@@ -117,6 +118,11 @@ def test_prefill_and_selection_run_once_whatever_the_waves(qwen, inputs, monkeyp
     generate(qwen, inputs, grid, max_new_tokens=3, max_branch_bytes=1)
     assert sorted(calls) == [1, 4, 16]  # once per window size; 1 is the last query's
     assert prompts == [1]
+
+
+def test_half_of_the_free_memory_is_for_branches(monkeypatch):
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1001)
+    assert default_limit(torch.device("cpu")) == 500
 
 
 class FakeOutOfMemory(RuntimeError):
