@@ -290,7 +290,7 @@ class Calls:
         yield from self._watch(item.nodeid)
 
     def pytest_runtest_logreport(self, report):
-        if report.when == "call":
+        if report.when == "call" and report.passed:
             self.seconds[report.nodeid] = report.duration
 
     def tests_of(self, mutant: Mutant) -> list[str]:
@@ -340,7 +340,7 @@ class Tree:
         notes = self.folder / "notes.pickle"
         passed, _ = self.run(tests, 3600, notes)
         if not passed:
-            sys.exit(f"{self.output()[-3000:]}\nthe tests do not pass without a mutant.")
+            print(f"{self.output()[-2000:]}\ntests that fail without a mutant are left out.", file=sys.stderr)
         calls = Calls(self.folder)
         calls.calls, calls.seconds, modules = pickle.loads(notes.read_bytes())
         for name in modules:
@@ -375,8 +375,8 @@ class Tree:
             os.setsid()
             output = os.open(self.folder / "output.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(output, 1), os.dup2(output, 2)
-            calls = Calls(self.folder)
-            code = int(pytest.main(["-x", "-q", "-k", LEFT_OUT, *tests], [calls] if notes else []))
+            calls, stop = Calls(self.folder), [] if notes else ["-x"]
+            code = int(pytest.main([*stop, "-q", "-k", LEFT_OUT, *tests], [calls] if notes else []))
             if notes is not None:
                 own = ("kvbench", "tests", "__main__", "conftest", "_pytest", "pytest")
                 foreign = [n for n, m in sys.modules.items() if n.split(".")[0] not in own]
@@ -408,10 +408,11 @@ def main() -> int:
     parser.add_argument("folders", nargs="*", help="source folders or files")
     parser.add_argument("-n", type=int, default=60, help="mutants drawn from each folder")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--listed", type=Path, help="a list of mutants in place of a draw")
+    parser.add_argument("--listed", type=Path, help="a list of mutants, tried first")
     parser.add_argument("--skip", action="append", default=[], help="a path prefix that is left out")
     given = parser.parse_args()
-    chosen = listed(given.listed.resolve()) if given.listed else draw(given.folders, given.n, given.seed)
+    chosen = listed(given.listed.resolve()) if given.listed else []
+    chosen += draw(given.folders, given.n, given.seed)
     known = equivalents()
     tried = [m for m in chosen if m.key not in known and not m.file.startswith(tuple(given.skip) or "\0")]
     alive: list[Mutant] = []
