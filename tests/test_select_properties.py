@@ -359,3 +359,46 @@ def test_a_method_of_ones_own(tmp_path):
         select(keys, values, queries, method="snapkv+middle_test", budget=7, window=4, centre=2.0)
     with pytest.raises(UserError, match="does not exist"):
         load_plugin(tmp_path / "none.py")
+
+
+PAPERS = {  # the papers' defaults, which a run without options has; others are the project's decisions
+    ("score", "bacon"): {
+        "radius": 5,
+        "depth": 4,
+        "rho": 2.0,
+        "gamma": 0.5,
+        "epsilon": 1e-8,
+        "variant": "paper",
+    },
+    ("score", "ecokv"): {"alpha": 0.8, "beta": 0.6, "tau": None, "epsilon": 1e-8, "mad_temperature": 1.0},
+    ("score", "window"): {"reduce": "mean", "pool": "avg", "kernel": 5},
+    ("score", "h2o"): {"reduce": "mean"},
+    ("score", "streaming"): {"sinks": 4},
+    ("score", "rkv"): {"trade": 0.1},
+    ("score", "random"): {"seed": 0},
+    ("capacity", "adakv"): {"floor": 0.2, "normalise": True},
+    ("capacity", "pyramid"): {"beta": 20, "exact_total": False},
+    ("capacity", "sparsemm"): {"ratio": 0.1},
+    ("refresh", "rcr"): {
+        "tau": 0.03,
+        "rho": 0.4,
+        "eta": 0.05,
+        "rank": 8,
+        "candidates": None,
+        "group": "mean",
+    },
+    ("refresh", "threshold"): {"tau": 0.03, "rank": 8, "detector": "lowrank"},
+    ("refresh", "quest"): {"page": 16, "group": "mean"},
+    ("refresh", "arkvale"): {"page": 16, "centre": "mean"},
+    ("refresh", "infinigen"): {"rank": None, "query": "previous_layer"},
+}
+
+
+@pytest.mark.parametrize("part", PAPERS, ids="-".join)
+def test_defaults_are_the_papers(part):
+    defaults = {field.name: field.default for field in fields(lookup(*part))}
+    assert {name: defaults[name] for name in PAPERS[part]} == PAPERS[part]
+    terms = ("evidence", "coherence", "persistence")
+    assert all(defaults.get(name, True) is True for name in terms)
+    switches = ("printed_sign", "offload", "branching")
+    assert all(defaults.get(name, False) is False for name in switches)
