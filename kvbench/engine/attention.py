@@ -16,7 +16,19 @@ from typing import Protocol
 
 from torch import Tensor
 
+from kvbench.errors import SetupError
+
 NAME = "kvbench"
+# What transformers may hand over that changes attention, and that no state here knows of.
+CHANGES = {
+    "sliding_window": "a sliding window",
+    "softcap": "a soft cap on its logits",
+    "s_aux": "attention sinks",
+    "sinks": "attention sinks",
+    "position_bias": "a bias by position",
+    "indices": "a choice of positions of its own",
+    "block_indices": "a choice of blocks of its own",
+}
 
 
 class State(Protocol):
@@ -36,9 +48,12 @@ def attention(
         )
     if attention_mask is not None:
         raise RuntimeError("kvbench masks attention itself, but the model passed a mask of its own")
-    sliding = kwargs.get("sliding_window")
-    if sliding is not None:
-        raise NotImplementedError(f"layers with a sliding window ({sliding}) are not supported")
+    unheard = [f"{what} ({name})" for name, what in CHANGES.items() if kwargs.get(name) is not None]
+    if unheard:
+        raise SetupError(
+            f"the model's attention has {' and '.join(unheard)}, which kvbench would drop in silence: take a "
+            "model of plain causal attention."
+        )
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     return kv_state.attend(module.layer_idx, query, key, value, scaling), None
 

@@ -154,6 +154,7 @@ def observe(prompt: Prefill, head_scores=None) -> Observation:
         keys=prompt.key_stack,
         values=prompt.value_stack,
         window_queries=prompt.window_queries,
+        scaling=prompt.scaling,
         visual_mask=prompt.visual_mask,
         attention_sums=prompt.attention_sums,
         head_scores=head_scores,

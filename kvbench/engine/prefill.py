@@ -25,6 +25,7 @@ class Prefill:
     length: int  # N
     next_position: int  # logical position of the first generated token
     visual_mask: Tensor  # bool [N]
+    scaling: list[float] | None = None  # per layer, what attention multiplied its logits by; None: d ** -0.5
     attention_sums: Tensor | None = None  # [L, H*G, N] column sums of the causal attention
     query_basis: Tensor | None = None  # [L, H, d, d] rotation of the prompt's queries, see query_basis()
 
@@ -45,12 +46,13 @@ class Capture:
     def __init__(self, layers: int, window: int, extras: Collection[str] = ()):
         self.layers, self.window, self.extras = layers, window, frozenset(extras)
         self.keys = self.values = self.queries = self.sums = self.basis = None
+        self.scaling = [0.0] * layers
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """Causal attention over a single prompt: query [1, H*G, N, d] -> [1, N, H*G, d]."""
         if self.keys is None:
             self._allocate(query, key)
-        self.keys[layer], self.values[layer] = key[0], value[0]
+        self.keys[layer], self.values[layer], self.scaling[layer] = key[0], value[0], scaling
         self.queries[layer] = query[0, :, -self.queries.shape[2] :]
         if self.sums is not None:
             self.sums[layer] = column_sums(query[0], key[0], scaling)
@@ -153,6 +155,7 @@ def prefill(adapter, inputs, *, window: int, extras: Collection[str] = ()) -> Pr
         length=inputs.length,
         next_position=inputs.next_position,
         visual_mask=inputs.visual_mask,
+        scaling=capture.scaling,
         attention_sums=capture.sums,
         query_basis=capture.basis,
     )

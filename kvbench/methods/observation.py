@@ -6,7 +6,7 @@ tokens, d head dimension, M = N - window candidates. Every statistic is fp32, wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ class Observation:
     attention_sums: Tensor | None = None  # [L, H*G, N]
     head_scores: Tensor | None = None  # [L, H*G]
     mixkv_weight: Tensor | None = None  # [L, H]
+    scaling: Sequence[float] | None = None  # per layer, of the attention's logits; None: d ** -0.5
     _memo: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -55,7 +56,8 @@ class Observation:
         """[H*G, window, N] causal attention of one layer's last `window` queries. Not remembered."""
         _, heads, length, dim = self.keys.shape
         query = self.window_queries[layer, :, -window:].float().reshape(heads, -1, dim)
-        logits = query @ self.keys[layer].float().transpose(1, 2) * dim**-0.5
+        scaling = dim**-0.5 if self.scaling is None else self.scaling[layer]
+        logits = query @ self.keys[layer].float().transpose(1, 2) * scaling
         logits = logits.view(-1, window, length)
         causal = torch.ones(window, window, dtype=torch.bool, device=logits.device).triu(1)
         logits[:, :, length - window :].masked_fill_(causal, float("-inf"))

@@ -30,6 +30,7 @@ def select(
     mixkv_weight: Tensor | None = None,
     visual_mask: Tensor | None = None,
     attention_sums: Tensor | None = None,
+    scaling: float | None = None,
     capacity: dict[str, Any] | None = None,
     score: dict[str, Any] | None = None,
     **options: Any,
@@ -42,7 +43,8 @@ def select(
     score or the capacity go by name; where both have one of that name, use `capacity={...}` or
     `score={...}`. Extra inputs: head_scores [layers, query_heads] (sparsemm), mixkv_weight [layers,
     kv_heads] (mixkv's static prior; implies weight=static), visual_mask bool [N] (lookm), attention_sums
-    [layers, query_heads, N] (h2o). Raises UserError on bad input,
+    [layers, query_heads, N] (h2o). scaling: what the model's attention multiplies its logits by (default
+    head_dim ** -0.5). Raises UserError on bad input,
     MethodError when a score or capacity of one's own breaks its promise.
 
     >>> import torch, kvbench
@@ -62,8 +64,9 @@ def select(
         parts["score"].setdefault("weight", "static")
     chosen = build({"name": method, "window": window, **parts}, budget)
     _check_tensors(keys, values, window_queries, chosen.window)
+    scalings = None if scaling is None else [_check_scaling(scaling)] * len(keys)
     observation = Observation(
-        keys, values, window_queries, visual_mask, attention_sums, head_scores, mixkv_weight
+        keys, values, window_queries, visual_mask, attention_sums, head_scores, mixkv_weight, scalings
     )
     _check_extras(observation)
     return to_sets(kept_mask(chosen, observation))
@@ -170,6 +173,13 @@ def _check_tensors(keys: Tensor, values: Tensor, queries: Tensor, window: int) -
     for what, tensor in (("keys", keys), ("values", values), ("window_queries", queries)):
         if not bool(tensor.isfinite().all()):
             raise UserError(f"{what} hold NaN or infinite entries: check the model's dtype and inputs.")
+
+
+def _check_scaling(scaling: float) -> float:
+    """A factor of the attention's logits. Raises UserError."""
+    if isinstance(scaling, bool) or not isinstance(scaling, (int, float)) or not 0 < scaling < float("inf"):
+        raise UserError(f"scaling must be a positive number, such as head_dim ** -0.5, not {scaling!r}.")
+    return float(scaling)
 
 
 def _check_extras(observation: Observation) -> None:

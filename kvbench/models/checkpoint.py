@@ -94,6 +94,12 @@ def read_tokenizer(loader: Any, weights: str, revision: str | None) -> Any:
 def check_layers(name: str, config: Any) -> None:
     """Raise UserError, naming them, when decoder layers are anything but full causal attention."""
     text = config.get_text_config(decoder=True)
+    cap = getattr(text, "attn_logit_softcapping", None)
+    if cap is not None:
+        raise UserError(
+            f"model {name} caps its attention's logits at {cap}, which kvbench does not compute: take a "
+            "model without attn_logit_softcapping."
+        )
     kinds = getattr(text, "layer_types", None)
     window = getattr(text, "sliding_window", None)
     if kinds is None:
