@@ -28,6 +28,9 @@ class DecodeConfig:
     # The step as one compiled graph. In float32 the tokens are the same; in 16 bits sums are rounded in
     # another order, as they are after any change of the batch.
     compile: bool = False
+    # One branch at a time, so that in 16 bits an answer does not depend on which methods run together.
+    # Slower: a step of one branch costs about as much as one of many.
+    invariant: bool = False
 
 
 @dataclass
@@ -87,6 +90,7 @@ MODEL_IDENTITY = frozenset(
         "attention",
         "system",
         "system_prompt",
+        "chat",
         "max_length",
         "head_scores",
         "min_pixels",
@@ -177,6 +181,10 @@ def check_runtime(config: dict[str, Any]) -> None:
     check_whole("retries", config["retries"], 0)
     if config["max_branch_bytes"] is not None:
         check_whole("max_branch_bytes", config["max_branch_bytes"], 1)
+    if config["decode"]["compile"] and config["decode"]["invariant"]:
+        raise UserError(
+            "decode.compile=true rounds by the batch's shape, decode.invariant=true has no batch: drop one."
+        )
     check_whole("seed", config["seed"], 0)
     shards = check_whole("shards", config["shards"], 1)
     if not config["sync"] >= 0:

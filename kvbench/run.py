@@ -20,6 +20,8 @@ from kvbench.progress import Progress
 from kvbench.tries import Tries, prefetched
 from kvbench.words import counted
 
+# The engine's settings under which no branch shares a step, nor a cache's shape, with another.
+ONE_BY_ONE = {"max_branch_bytes": 0, "cache": "compact"}
 # The model of the last job.  A sweep visits one model with several benchmarks; loading it once is enough.
 _loaded: dict[str, Any] = {}
 
@@ -284,6 +286,8 @@ def _asking(job: Job, adapter: Any, benchmark: Any, say: Callable[[str], None]) 
     usual = {"trace": job.config["trace"], "max_branch_bytes": job.config["max_branch_bytes"], "say": say}
     if job.config["decode"]["compile"]:
         usual["compiled"] = True
+    if job.config["decode"]["invariant"]:
+        usual |= ONE_BY_ONE
 
     def ask(inputs: Any, methods: list[Any], **settings: Any) -> list[Any]:
         settings = {**usual, "return_exceptions": True, **settings}
@@ -295,8 +299,12 @@ def _asking(job: Job, adapter: Any, benchmark: Any, say: Callable[[str], None]) 
 def _circumstances(job: Job, command: list[str], adapter: Any) -> dict[str, Any]:
     """What a session says of the answers it will give."""
     run = provenance.collect(command, job.config["seed"], *_placement(adapter))
-    if job.config["decode"]["compile"]:
-        run["versions"]["decode"] = "compiled"  # its 16-bit sums round in their own order
+    how = ["compiled"] if job.config["decode"]["compile"] else []
+    if run["dtype"] in ("bfloat16", "float16"):  # whose sums round by the shape of the batch
+        together = f"up to {len(job.cells)} together"
+        how.append("one branch at a time" if job.config["decode"]["invariant"] else together)
+    if how:
+        run["versions"]["decode"] = ", ".join(how)
     return run
 
 

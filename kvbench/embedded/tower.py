@@ -80,7 +80,7 @@ class TileTower(PreTrainedModel):
     def forward(self, pixel_values: Tensor, **_: object) -> BaseModelOutputWithPooling:
         batch, tiles = pixel_values.shape[:2]
         flat = pixel_values.flatten(0, 1).to(self.dtype)
-        probabilities = self.logits(flat).float().softmax(-1).view(batch, tiles, -1)
+        probabilities = self.logits(flat).float().softmax(-1).view(batch, tiles, -1).to(self.dtype)
         return BaseModelOutputWithPooling(last_hidden_state=probabilities, hidden_states=(probabilities,))
 
 

@@ -4,24 +4,38 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvbench.errors import UserError, first_line
+from kvbench.errors import UserError
 from kvbench.models import toy
 from kvbench.models.base import Adapter, Inputs, resolve_device, resolve_dtype, stop_tokens
-from kvbench.models.checkpoint import read_config, read_tokenizer
+from kvbench.models.checkpoint import check_chat, load_weights, read_config, read_tokenizer
 from kvbench.models.literal import Literal
 
 LOCAL = "embedded"  # `weights` of the language model that `make setup` converts
 
 
 class TextAdapter(Adapter):
-    """One user turn of text through the tokenizer's chat template."""
+    """One user turn of text through the tokenizer's chat template, or as it is (`chat`: none)."""
+
+    def __init__(self, *args: Any, chat: str | None = None, **kwargs: Any):
+        """chat: none gives the model the text alone, a system prompt before it; None uses the template."""
+        super().__init__(*args, **kwargs)
+        if chat not in (None, "none"):
+            raise UserError(f"model.chat must be null (the chat template) or none, not {chat!r}.")
+        self.chat = chat
+        if chat is None:
+            check_chat(self.name, self.tokenizer, self.system, "or model.chat=none for bare text")
 
     def prompt(self, parts: list[Any]) -> Inputs:
         visuals = sum(not isinstance(part, str) for part in parts)
         if visuals:
             raise UserError(f"model {self.name} reads text only, but the sample has {visuals} image(s).")
         text = "".join(parts)
+        if self.chat == "none" and self.system is not None:
+            text = f"{self.system}\n\n{text}"
         literal = Literal([text], self.tokenizer)
+        if self.chat == "none":
+            ids = self.tokenizer(literal.hide(text))["input_ids"]
+            return self.text_inputs(literal.reveal(ids)[0] if literal else ids)
         ids = self.tokenizer.apply_chat_template(
             self.messages(literal.hide(text)), tokenize=True, add_generation_prompt=True, return_dict=True
         )["input_ids"]
@@ -113,15 +127,9 @@ def load(cfg: dict[str, Any]) -> TextAdapter:
             from kvbench.embedded import language
 
             source, revision = str(language.folder()), None
-        read_config(name, source, revision)
+        config = read_config(name, source, revision)
         words = read_tokenizer(AutoTokenizer, source, revision)
-        try:
-            model = AutoModelForCausalLM.from_pretrained(source, revision=revision, dtype=dtype)
-        except OSError as error:
-            raise UserError(
-                f"the checkpoint {source} is not complete ({first_line(error)}): download it with "
-                f"`hf download {source}`."
-            ) from error
+        model = load_weights(AutoModelForCausalLM, config, source, revision, dtype=dtype)
     return TextAdapter(
         name,
         model.to(device),
@@ -129,5 +137,6 @@ def load(cfg: dict[str, Any]) -> TextAdapter:
         stop_ids=stop_tokens(model, words),
         max_length=cfg.get("max_length"),
         system=cfg.get("system_prompt"),
+        chat=cfg.get("chat"),
         head_scores=cfg.get("head_scores"),
     )

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from kvbench.errors import UserError, first_line
+from kvbench.errors import UserError
 from kvbench.models import toy
 from kvbench.models.base import Adapter, Inputs, resolve_device, resolve_dtype, stop_tokens
 from kvbench.models.boxes import Box
-from kvbench.models.checkpoint import read_config, read_tokenizer
+from kvbench.models.checkpoint import check_chat, load_weights, read_config, read_tokenizer
 from kvbench.models.content import Clip
 from kvbench.models.literal import Literal, spliced
 
@@ -131,15 +131,11 @@ class VisionAdapter(Adapter):
             model = toy.randomly(AutoModelForImageTextToText, config, cfg, device, dtype)
         else:
             processor = read_tokenizer(AutoProcessor, weights, revision)
-            try:
-                model = AutoModelForImageTextToText.from_pretrained(
-                    weights, revision=revision, dtype=dtype, attn_implementation=cfg.get("attention")
-                )
-            except OSError as error:
-                raise UserError(
-                    f"the checkpoint {weights} is not complete ({first_line(error)}): download it with "
-                    f"`hf download {weights}`."
-                ) from error
+            check_chat(name, processor, cfg.get("system_prompt"), content=[_content("?")])
+            attention = {"attn_implementation": cfg.get("attention")}
+            model = load_weights(
+                AutoModelForImageTextToText, config, weights, revision, dtype=dtype, **attention
+            )
         return cls(
             name,
             model.to(device),
