@@ -14,7 +14,7 @@ GRID = [(name, budget, 4) for budget in range(12, 76, 8) for name in NAMES]
 
 @pytest.fixture(scope="module")
 def half():
-    adapter = small({"adapter": "qwen2_vl", "dtype": "bfloat16"}, layers=2)
+    adapter = small({"adapter": "qwen2_vl", "dtype": "bfloat16"}, layers=4)
     return adapter, [tokens(adapter, prompt(adapter), [entry], new=12)[0] for entry in GRID]
 
 
