@@ -347,6 +347,13 @@ def _finish(spec: dict[str, Any], raw: dict[str, Any]) -> dict[str, Any]:
     return finished
 
 
+def usual(method: str, refresh: str, overrides: list[str]) -> dict[str, Any]:
+    """A method's spec with every option at its default; ``overrides`` name the model, whose window counts."""
+    raw = compose.plain(compose.compose(overrides), resolve=False)
+    spec = _composed_group("method", method, overrides)
+    return _finish({**spec, "refresh": _composed_group("refresh", refresh, overrides)}, raw)
+
+
 def _default_window(score: str, model: dict[str, Any]) -> int:
     """A score's own default comes first (ecokv: 4 queries), then the model's, then the usual 32."""
     base = registry.USUAL_WINDOW

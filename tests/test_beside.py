@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+import shlex
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
@@ -197,7 +198,7 @@ class TestCommand:
         commands = [
             line.strip().removeprefix("kvbench run ") for line in out.splitlines() if line[:2] == "  "
         ]
-        commands = [line.split() for line in commands if line.startswith("experiment=")]
+        commands = [shlex.split(line) for line in commands if line.startswith("experiment=")]
         mine, others = [words for words in commands if f"model={MODEL}" in words], commands[-1]
         assert {word for words in mine for word in words if word.startswith("limit=")} == {"limit=20"}
         cells = [cell for words in mine for job in plan.jobs(words) for cell in job.cells]

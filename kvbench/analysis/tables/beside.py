@@ -9,12 +9,14 @@ from __future__ import annotations
 import csv
 import io
 import math
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from kvbench import reference
 from kvbench.analysis.published import Pair, from_answers, pairs, real
 from kvbench.analysis.results import Entry
+from kvbench.analysis.tables import fill
 from kvbench.analysis.tables.footer import broken, old, realised, samples
 from kvbench.analysis.tables.shape import HOLE, Column
 from kvbench.analysis.tables.sheet import Head, Quad, Sheet
@@ -74,7 +76,8 @@ def sheets(found: Sequence[Entry], shown: Sequence[Pair], experiment: Experiment
         else:
             idle.append(model)
     if idle:
-        command = f"{experiment.command} model={','.join(idle)} store={store}"
+        where = shlex.quote(fill.word("store", str(store)))
+        command = f"{experiment.command} model={','.join(idle)} {where}"
         result[-1].notes += [f"not run here: {', '.join(idle)}; to run:", f"  {command}"]
     return result
 
@@ -151,7 +154,7 @@ def _notes(found: Sequence[Entry], mine: Sequence[Pair], experiment: Experiment,
             f"{' and '.join(unmeasured)} of the paper's table: `kvbench bench efficiency` measures them."
         )
     lines += old(model, store)
-    holes = _commands(mine, experiment, store)
+    holes = _commands(found, mine, experiment, store)
     return [*lines, f"{HOLE} is missing; to fill:", *(f"  {line}" for line in holes)] if holes else lines
 
 
@@ -159,24 +162,28 @@ def _flagged(mine: Sequence[Pair]) -> list[reference.Row]:
     return [pair.published for pair in mine if pair.published.flag]
 
 
-def _commands(mine: Sequence[Pair], experiment: Experiment, store: Path) -> list[str]:
-    """The experiment on the benchmarks with holes, with as many samples as their other cells have."""
+def _commands(found: Sequence[Entry], mine: Sequence[Pair], experiment: Experiment, store: Path) -> list[str]:
+    """The experiment on the benchmarks with holes, with the samples and overrides of their other cells."""
     counts: dict[str, int] = {}
     for pair in mine:
         if pair.entry is not None:
             counts[pair.published.benchmark] = pair.entry.scores.n
-    limits: dict[int, list[str]] = {}
+    model = mine[0].published.model
+    here = {entry.cell.benchmark: entry.cell for entry in found if entry.cell.model == model}
+    holes: dict[tuple[int, tuple[str, ...]], list[str]] = {}
     for pair in mine:
         name = pair.published.benchmark
         if pair.measured is None and name in experiment.benchmarks:
-            names = limits.setdefault(counts.get(name, 0), [])
+            words = fill.of_job(here[name]) if name in here else []
+            names = holes.setdefault((counts.get(name, 0), tuple(words)), [])
             names += [name] if name not in names else []
-    model = mine[0].published.model
     return [
-        f"{experiment.command} model={model} benchmark={','.join(names)}"
-        + (f" limit={limit}" if limit else "")
-        + f" store={store}"
-        for limit, names in limits.items()
+        " ".join(
+            [experiment.command, f"model={model}", f"benchmark={','.join(names)}", *map(shlex.quote, words)]
+            + ([f"limit={limit}"] if limit else [])
+            + [shlex.quote(fill.word("store", str(store)))]
+        )
+        for (limit, words), names in holes.items()
     ]
 
 

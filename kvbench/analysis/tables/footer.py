@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from kvbench.analysis.results import Entry, method_options
-from kvbench.analysis.tables.shape import HOLE, Table, is_full
+from kvbench.analysis.results import Entry
+from kvbench.analysis.tables import fill
+from kvbench.analysis.tables.shape import HOLE, Table
 from kvbench.store import earlier, every_cell
 
 
@@ -18,10 +19,11 @@ def footer(result: Table, mine: Sequence[Entry], benchmarks: Iterable[str], stor
     lines += dict.fromkeys(v.trouble for row in result.grid.values() for v in row.values() if v.trouble)
     lines += broken(mine)
     lines += old(result.model, store)
-    holes = commands(result, mine, store)
+    holes = fill.commands(result, mine, store)
     if holes:
         lines.append(f"{HOLE} is missing; to fill:")
         lines += [f"  {command}" for command in holes]
+        lines += fill.files(e.cell for e in mine) if any("=FILE" in command for command in holes) else []
     return lines
 
 
@@ -99,62 +101,3 @@ def old(model: str, store: Path) -> list[str]:
     """What a model's methods of an earlier source answered, which no table shows."""
     said = earlier.notice(cell for cell in every_cell(store) if cell.model == model)
     return [said] if said else []
-
-
-def commands(result: Table, mine: Sequence[Entry], store: Path) -> list[str]:
-    """Commands that fill the holes, benchmarks and methods with the same holes in one."""
-    holes: dict[tuple[str, str, str], list[int]] = {}  # (benchmark, method, overrides) -> budgets
-    for label, row in result.grid.items():
-        for column, value in row.items():
-            if value.entry is not None and value.entry.scores is not None:
-                continue
-            key = (column.benchmark, label.split(" ")[0], _overrides(label, column.benchmark, mine))
-            budgets = holes.setdefault(key, [])
-            if not is_full(label) and column.budget not in budgets:
-                budgets.append(column.budget)
-    methods: dict[tuple[str, str, tuple[int, ...]], list[str]] = {}
-    for (benchmark, method, overrides), budgets in holes.items():
-        methods.setdefault((benchmark, overrides, tuple(budgets)), []).append(method)
-    benchmarks: dict[tuple[str, ...], list[str]] = {}
-    for (benchmark, overrides, budgets), names in methods.items():
-        samples = max((e.scores.n for e in mine if e.cell.benchmark == benchmark and e.scores), default=0)
-        tail = (
-            (f" budget={_list(budgets)}" if budgets else "")
-            + overrides
-            + (f" limit={samples}" if samples else "")
-        )
-        benchmarks.setdefault((",".join(names), tail), []).append(benchmark)
-    lines = []
-    for (names, tail), where in benchmarks.items():
-        sweep = " -m" if "," in names + tail or len(where) > 1 else ""
-        lines.append(
-            f"kvbench run{sweep} model={result.model} benchmark={_list(where)}"
-            f" method={names}{tail} store={store}"
-        )
-    return lines
-
-
-def _list(values: Sequence[object]) -> str:
-    return ",".join(str(value) for value in values)
-
-
-def _overrides(label: str, benchmark: str, mine: Sequence[Entry]) -> str:
-    """Hydra overrides that give the label's settings; the window is that of the benchmark's other cells."""
-    if is_full(label):
-        return ""
-    alike = sorted((e for e in mine if e.label == label), key=lambda e: e.cell.benchmark != benchmark)
-    if not alike:
-        return ""
-    options = method_options(alike[0].cell)
-    varied = {part.split("=")[0] for part in alike[0].setting.split()}
-    windows = {e.cell.config["method"].get("window") for e in mine if e.cell.benchmark == benchmark}
-    windows -= {None}
-    if "window" not in varied and len(windows) == 1:
-        options["window"] = windows.pop()
-    wanted = {key: value for key, value in options.items() if key.rsplit(".", 1)[-1] in varied | {"window"}}
-    policy = alike[0].cell.refresh
-    parts = [f" refresh={policy}"] if policy != "none" else []
-    for key, value in wanted.items():
-        if value is not None:
-            parts.append(f" {key}={value}" if key.startswith("refresh.") else f" method.{key}={value}")
-    return "".join(parts)

@@ -1,0 +1,89 @@
+"""The printed command fills the hole: run as it stands, the table is complete afterwards."""
+
+from __future__ import annotations
+
+import shlex
+
+import fakes
+import pytest
+
+from kvbench import cli, compose, plan, store
+from kvbench.analysis.tables import fill
+
+TOY = ["model=qwen2_vl_7b", "model.weights=random", "benchmark=docvqa", "benchmark.data=micro"]
+
+
+@pytest.fixture
+def kvbench(monkeypatch, tmp_path):
+    """The real configs, with an engine that answers at once."""
+    from kvbench import provenance, run
+
+    for name in ("load_model", "load_benchmark", "generate"):
+        monkeypatch.setattr(run, name, getattr(fakes, name))
+    monkeypatch.setattr(provenance, "git_state", lambda folder: None)
+    monkeypatch.chdir(tmp_path)
+    return cli.main
+
+
+def printed(out: str) -> list[list[str]]:
+    """The commands under a table, as a shell would take them."""
+    return [shlex.split(line)[1:] for line in out.splitlines() if line.startswith("  kvbench ")]
+
+
+@pytest.mark.parametrize("job, cells", [
+    (["model.size=toy", "model.dtype=float32", "+model.head_dim=8"], []),
+    (["prompt=v1", "seed=3", "benchmark.max_new_tokens=7", "benchmark.until=['a b','it\\'s: #1']"], []),
+    (["benchmark.subset=first_3", "model.max_pixels=401408"], ["method.score.radius=5", "method.window=8"]),
+    (["model.system_prompt='Say $x, {y} and \"z\"'"], ["refresh=rcr", "refresh.tau=0.125"]),
+])  # fmt: skip
+def test_a_printed_command_fills_the_hole(kvbench, capsys, job, cells):
+    where = [*TOY, *job, "limit=2", "store='my runs/a=b'"]
+    # bacon at 48 and fullkv are missing; the last word of each kind is what only overrides tell.
+    assert kvbench(["run", *where, "method=snapkv+bacon", "budget=64", *cells]) == 0
+    assert kvbench(["run", *where, "method=snapkv", "budget=48"]) == 0
+    capsys.readouterr()
+    kvbench(["table", "store=my runs/a=b"])
+    out = capsys.readouterr().out
+    commands = printed(out)
+    assert commands, out
+    known = {cell.digest for cell in store.cells("my runs/a=b")}
+    for command in commands:
+        assert kvbench(command) == 0, command
+    kvbench(["table", "store=my runs/a=b"])
+    assert "to fill" not in capsys.readouterr().out
+    added = [cell for cell in store.cells("my runs/a=b") if cell.digest not in known]
+    assert {cell.method.split("+")[0].split()[0] for cell in added} == {"fullkv", "snapkv"}
+
+
+def test_defaults_are_not_printed_and_a_file_is_named_by_what_it_holds(kvbench, capsys, tmp_path):
+    heads = tmp_path / "heads.json"
+    heads.write_text("[]")
+    words = [*TOY, f"model.head_scores={heads}", "limit=1", "store=runs"]
+    assert kvbench(["run", *words, "method=snapkv", "budget=64"]) == 0
+    capsys.readouterr()
+    kvbench(["table", "runs"])
+    out = capsys.readouterr().out
+    (command,) = printed(out)
+    assert command == [
+        "run", "model=qwen2_vl_7b", "benchmark=docvqa", "method=fullkv", "model.head_scores=FILE",
+        "model.weights=random", "benchmark.data=micro", "limit=1", "store=runs",
+    ]  # fmt: skip
+    assert "FILE of model.head_scores: the one whose SHA-256 is " in " ".join(out.split())
+
+
+@pytest.mark.parametrize("value", [
+    None, True, 3, 0.125, "plain", "a/b.c+d-e", "two words", "it's", "a,b", "x=1", "null", "true", "12",
+    "1e5", "$x {y} #", 'say "z"', "back\\slash", "end\\", "q\\'q", "", ["a b", "c"], "é",
+    {"k": "v w", "n": None},
+])  # fmt: skip
+def test_values_come_back_as_they_were(value):
+    with compose.session():
+        (override,) = compose.parse([fill.word("key", value)])
+        assert override.value() == value and not override.is_sweep_override()
+
+
+def test_the_usual_options_are_those_of_a_method_with_none_set():
+    with compose.session():
+        (job,) = plan.jobs(["model=embedded", "method=snapkv+ecokv", "budget=64", "refresh=rcr"])
+        spec = plan.usual("snapkv+ecokv", "rcr", ["model=embedded", "benchmark=docqa_mini"])
+    assert spec == job.cells[0].config["method"]
