@@ -10,6 +10,7 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
+from kvbench.benchmarks import fit
 from kvbench.checks import check_budget, check_whole, suggest
 from kvbench.contents import by_content
 from kvbench.errors import UserError
@@ -107,6 +108,7 @@ BENCHMARK_RUNTIME = frozenset(
 )
 BENCHMARK_IDENTITY = frozenset(
     {"name", "kind", "task", "data", "revision", "max_new_tokens", "until", "prompt", "wording"}
+    | {"chat_template", "max_prompt_tokens", "page_pixels"}
     | {"subset", "frames", "video_folder", "video_column", "config"}
 )
 
@@ -195,6 +197,7 @@ def check_runtime(config: dict[str, Any]) -> None:
             f"shard={shard} does not exist with shards={shards}: use a shard from 0 to {shards - 1}."
         )
     _check_scoring(config["benchmark"])
+    fit.check(config["benchmark"])
     prompts = {"default", *(config["benchmark"].get("prompts") or {})}
     if config["prompt"] not in prompts:
         name = config["benchmark"].get("name")

@@ -107,7 +107,7 @@ def _group(
             return 0
         shares = {}
         for text, cells in _by_prompt(samples[index], todo[index], responses).items():
-            shares.update(_shares(adapter, index, text, images, cells, responses))
+            shares.update(_shares(adapter, benchmark, index, text, images, cells, responses))
         known = read(head.folder, index) or {"cells": {}}
         document = {"index": index, "grids": grids, "cells": {**known["cells"], **shares}}
         store.write_atomic(file_of(head.folder, index), pretty(document))
@@ -127,6 +127,7 @@ def _by_prompt(
 
 def _shares(
     adapter: Any,
+    benchmark: Any,
     index: int,
     text: str,
     images: list,
@@ -145,7 +146,7 @@ def _shares(
     extras = frozenset().union(*(method.extras for method in methods)) & EXTRAS
     shares = {}
     with torch.inference_mode():
-        inputs = adapter.prepare(text, images)
+        inputs = benchmark.prepare(adapter, text, images)
         window = max(method.window for method in methods)
         observation = observe(prefill(adapter, inputs, window=window, extras=extras), adapter.head_scores)
         for cell, method in zip(cells, methods, strict=True):

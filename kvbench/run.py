@@ -212,8 +212,8 @@ def _generate_missing(
     run = _circumstances(job, command, adapter)
     record([store.run_record(run)])
     ask = _asking(job, adapter, benchmark, say)
-    session, longest = store.session_of(run), benchmark.reasoning_tokens
-    tries = Tries(job, adapter, methods, ask, longest, record, responses, session, say)
+    session = store.session_of(run)
+    tries = Tries(job, adapter, methods, ask, benchmark, record, responses, session, say)
     new = 0
     todo = [sample for sample in samples if sample.index in pending]
     with Progress(job.title, len(samples), len(samples) - len(todo), say) as progress:

@@ -13,30 +13,40 @@ from typing import Any
 def answers(
     ask: Callable[..., list[Any]],
     adapter: Any,
+    benchmark: Any,
     sample: Any,
     pictures: list[Any],
     methods: list[Any],
-    reasoning_tokens: int,
 ) -> list[Any]:
     """One answer a method to a sample; its first stage's text is in ``reasoning`` where there are two.
 
     ``ask(inputs, methods, **settings)`` answers one prompt with every method; one that fails has its
-    exception in its place, and is asked no more. ``reasoning_tokens``: new tokens that the first stage may
-    take. What an answer says of its prompt and cache is the last stage's.
+    exception in its place, and is asked no more. What an answer says of its prompt and cache is the last
+    stage's; ``fitted`` says what of that prompt was left out to make it fit.
     """
-    first = adapter.prepare(sample.text, pictures)
     if sample.then is None:
-        return ask(first, methods)
-    reasons = ask(first, methods, max_new_tokens=reasoning_tokens, until=[], trace=False)
+        inputs = benchmark.prepare(adapter, sample.text, pictures)
+        return _noted(ask(inputs, methods), inputs)
+    longest = benchmark.reasoning_tokens
+    first = benchmark.prepare(adapter, sample.text, pictures, longest)
+    reasons = ask(first, methods, max_new_tokens=longest, until=[], trace=False)
     alike: dict[str, list[int]] = {}
     found: list[Any] = list(reasons)
     for number, reason in enumerate(reasons):
         if not isinstance(reason, Exception):
             alike.setdefault(reason.text, []).append(number)
     for reasoning, numbers in alike.items():
-        last = adapter.prepare(sample.final(reasoning), pictures)
-        for number, answer in zip(numbers, ask(last, [methods[n] for n in numbers]), strict=True):
+        last = benchmark.prepare(adapter, sample.final(reasoning), pictures)
+        given = _noted(ask(last, [methods[n] for n in numbers]), last)
+        for number, answer in zip(numbers, given, strict=True):
             if not isinstance(answer, Exception):
                 answer.reasoning = reasoning
             found[number] = answer
     return found
+
+
+def _noted(answers: list[Any], inputs: Any) -> list[Any]:
+    for answer in answers:
+        if not isinstance(answer, Exception):
+            answer.fitted = inputs.fitted
+    return answers

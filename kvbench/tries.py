@@ -31,7 +31,7 @@ class Tries:
     adapter: Any
     methods: dict[str, Any]  # by the digests of their cells
     ask: Callable[..., list[Any]]  # (inputs, methods, **settings) -> an answer or an exception per method
-    reasoning_tokens: int
+    benchmark: Any
     record: Callable[[list[dict[str, Any]]], None]
     responses: store.Responses
     session: str
@@ -67,7 +67,7 @@ class Tries:
             except FileNotFoundError as error:
                 raise DataGone(error.filename or str(error)) from error
             asked = [self.methods[cell.digest] for cell in cells]
-            answers = staged.answers(self.ask, self.adapter, sample, pictures, asked, self.reasoning_tokens)
+            answers = staged.answers(self.ask, self.adapter, self.benchmark, sample, pictures, asked)
             if len(answers) != len(cells):
                 raise RuntimeError(f"{len(cells)} methods gave {len(answers)} answers")
             return [self._traced(*pair, sample.index) for pair in zip(cells, answers, strict=True)]
@@ -140,6 +140,7 @@ def _failure(error: Exception) -> dict[str, str]:
 def _answer(cell: store.Cell, sample: Any, answer: Any, seconds: float) -> dict[str, Any]:
     """The journal's record of an answer; of two stages, what it says of prompt and cache is the last's."""
     first = {} if sample.then is None else {"reasoning": answer.reasoning}
+    first |= {"fitted": answer.fitted} if answer.fitted else {}
     return {
         "cell": cell.digest,
         "sample": sample.id,

@@ -37,7 +37,7 @@ class Adapter:
     head_dim = 64
 
     def prepare(self, text: str, images: list) -> SimpleNamespace:
-        return SimpleNamespace(text=text, images=images, length=200)
+        return SimpleNamespace(text=text, images=images, length=200, fitted={})
 
 
 class Benchmark:
@@ -49,6 +49,9 @@ class Benchmark:
 
     def clusters(self, indices: list[int]) -> dict[int, str]:
         return {index: f"picture {index}" for index in indices}
+
+    def prepare(self, adapter: Adapter, text: str, images: list) -> SimpleNamespace:
+        return adapter.prepare(text, images)
 
     def samples(self, limit: int | None) -> list[SimpleNamespace]:
         return self.at(sorted(self.order[:limit]))

@@ -363,7 +363,9 @@ class TestAnyModel:
     def test_a_family_at_toy_size_sees_the_evidence_too(self, tmp_path):
         assert cli.main(["observe", *TOY, "benchmark=docqa_mini", "limit=1", f"store={tmp_path}"]) == 0
         document = json.loads((tmp_path / "observations/qwen2_vl_7b/docqa_mini.json").read_text())
-        assert len(document["samples"][TAKEN]["captured_last"]) == len(document["samples"][TAKEN]["cosine"]) == 4
+        assert (
+            len(document["samples"][TAKEN]["captured_last"]) == len(document["samples"][TAKEN]["cosine"]) == 4
+        )
         assert figures.write(tmp_path, tmp_path / "out", ["svg"])
 
     def test_text_has_keys_and_no_evidence(self, tmp_path, capsys):

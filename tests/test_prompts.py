@@ -99,10 +99,12 @@ def test_a_wording_that_would_be_passed_over_is_refused(folder, words, message):
         asked(folder, "docqa_mini", "v1" if ".v1." in words else "cot", words)
 
 
-class Adapter:
-    def prepare(self, text, pictures):
-        assert pictures == ["picture"]
-        return text
+class Asking:
+    reasoning_tokens = 7
+
+    def prepare(self, adapter, text, pictures, new_tokens=None):
+        assert (adapter, pictures) == ("adapter", ["picture"])
+        return SimpleNamespace(text=text, fitted={"cut_tokens": len(text)})
 
 
 def answered(thoughts, sample):
@@ -110,12 +112,12 @@ def answered(thoughts, sample):
     calls = []
 
     def ask(inputs, methods, **settings):
-        calls.append((inputs, list(methods), settings))
-        said = [thoughts[m] if len(calls) == 1 else f"{m} after {inputs}" for m in methods]
+        calls.append((inputs.text, list(methods), settings))
+        said = [thoughts[m] if len(calls) == 1 else f"{m} after {inputs.text}" for m in methods]
         return [SimpleNamespace(text=text, reasoning=None) for text in said]
 
     methods = list(thoughts)
-    return staged.answers(ask, Adapter(), sample, ["picture"], methods, 7), calls
+    return staged.answers(ask, "adapter", Asking(), sample, ["picture"], methods), calls
 
 
 def test_each_method_answers_given_its_own_reasoning():
@@ -131,6 +133,7 @@ def test_each_method_answers_given_its_own_reasoning():
     ]
     assert all(settings == {} for *_, settings in calls[1:])
     assert [answer.reasoning for answer in answers] == list(thoughts.values())
+    assert [answer.fitted["cut_tokens"] for answer in answers] == [15, 15, 15, 12]  # of the last prompts
     assert [answer.text for answer in answers] == [f"{m} after given {t}: why?" for m, t in thoughts.items()]
 
 

@@ -21,7 +21,7 @@ import orjson
 
 from kvbench.analysis import Missing
 from kvbench.analysis.results import results_csv
-from kvbench.benchmarks import fidelity
+from kvbench.benchmarks import fidelity, fit
 from kvbench.benchmarks.base import Benchmark, Scores, listed
 from kvbench.benchmarks.captions import java
 from kvbench.config import benchmark_file
@@ -151,6 +151,7 @@ def _score_group(group: list[Cell], responses: Responses) -> list[str]:
         scored = _scores(cfg, {cell.digest: given[cell.digest] for cell in stale}, reference)
         for cell in stale:
             scores = scored[cell.digest]
+            scores.warnings += fit.sentences(cell.benchmark, given[cell.digest].fitted)
             key = None if scores.failed else keys[cell.digest]
             kept = dict(zip(("min", "mean", "max"), kept_overall(given[cell.digest].kept), strict=True))
             document = {"digest": cell.digest, "key": key, "kept": kept}
@@ -201,15 +202,17 @@ class _Given(NamedTuple):
     texts: list[str]
     tokens: list[list[int]]
     kept: list[dict[str, Any]]
+    fitted: list[dict[str, int]]  # what of the prompt was left out, see kvbench.benchmarks.fit
 
     @classmethod
     def of(cls, answers: Mapping[int, Mapping[str, Any]], indices: list[int]) -> _Given:
-        given = cls(indices, [], [], [])
+        given = cls(indices, [], [], [], [])
         for index in indices:  # one pass: in a large store most of the time is waiting for memory
             record = answers[index]
             given.texts.append(record["text"])
             given.tokens.append(record["tokens"])
             given.kept.append(record["kept"])
+            given.fitted.append(record.get("fitted") or {})
         return given
 
 

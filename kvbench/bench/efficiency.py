@@ -116,7 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         benchmark = benchmarks.load(workload.config("benchmark", given.benchmark))
         new_tokens = new_tokens or benchmark.max_new_tokens
         prompts = [
-            lambda sample=sample: model.prepare(sample.text, sample.images())
+            lambda sample=sample: benchmark.prepare(model, sample.text, sample.images())
             for sample in benchmark.samples(given.limit)
         ]
     measured = rows(model, prompts, methods, new_tokens=new_tokens, repeats=given.repeats)

@@ -113,8 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     else:
         from kvbench import benchmarks
 
-        questions = benchmarks.load(workload.config("benchmark", benchmark)).samples(given.samples)
-        prompts = [model.prepare(question.text, question.images()) for question in questions]
+        asked = benchmarks.load(workload.config("benchmark", benchmark))
+        prompts = [asked.prepare(model, one.text, one.images()) for one in asked.samples(given.samples)]
     measured = rows(model, prompts, methods, new_tokens=given.new_tokens, single=given.single)
     report.show(measured)
     device = str(model.device)

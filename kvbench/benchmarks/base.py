@@ -149,6 +149,13 @@ class Benchmark:
         """The samples that ``limit`` leaves, in the data set's order."""
         return self.at(self.chosen(limit))
 
+    def prepare(self, adapter: Any, text: str, pictures: list, new_tokens: int | None = None) -> Any:
+        """A prompt as the model takes it: the adapter's ``Inputs``.
+
+        new_tokens: how many may follow it, by default as many as an answer may have.
+        """
+        return adapter.prepare(text, pictures)
+
     def references(self, indices: Sequence[int]) -> dict[int, list[str]]:
         """By sample index, the data set's own answers, for people to read; empty where it has none."""
         return {}

@@ -24,8 +24,9 @@ class Direct(lmms):
     Pictures go to the model as they are (no re-encoding) and an error is an error: nothing becomes "".
     """
 
-    def __init__(self, adapter: Any, method: Any) -> None:
+    def __init__(self, benchmark: LmmsBenchmark, adapter: Any, method: Any) -> None:
         super().__init__()
+        self.benchmark = benchmark
         self.adapter = adapter
         self.method = method
 
@@ -37,7 +38,7 @@ class Direct(lmms):
         for request in requests:
             text, options, doc_to_visual, doc_id, task, split = request.args
             images = doc_to_visual(self.task_dict[task][split][doc_id])
-            inputs = self.adapter.prepare(text, images)
+            inputs = self.benchmark.prepare(self.adapter, text, images)
             (answer,) = generate(
                 self.adapter,
                 inputs,
@@ -73,7 +74,7 @@ def drive(
 
     if benchmark.reasoning_tokens:
         raise UserError("lmms-eval asks one prompt a sample: choose a prompt of one stage.")
-    model = Direct(adapter, method)
+    model = Direct(benchmark, adapter, method)
     model.task_dict[benchmark.task.config.task] = benchmark.task.dataset
     return evaluate_task(
         benchmark.task, model, indices, benchmark.plain_metrics if metrics is None else metrics

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
-from kvbench.benchmarks import needs, wording
+from kvbench.benchmarks import fit, needs, wording
 from kvbench.benchmarks.base import Benchmark, Sample, Scores
 from kvbench.benchmarks.fidelity import AGREEMENT, DIVERGENCE, ROUGE
 from kvbench.benchmarks.loading import load_task, quiet
@@ -93,6 +93,12 @@ class LmmsBenchmark(Benchmark):
             )
             for index in indices
         ]
+
+    def prepare(self, adapter: Any, text: str, pictures: list, new_tokens: int | None = None) -> Any:
+        """As the base class; pages of a document at no more than ``page_pixels``."""
+        return fit.pages(
+            adapter, text, pictures, new_tokens or self.max_new_tokens, self.cfg.get("page_pixels")
+        )
 
     def _then(self, doc: Mapping[str, Any]) -> str | None:
         """The prompt of a second stage, as the task words it."""

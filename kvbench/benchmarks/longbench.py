@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kvbench.benchmarks import needs, subsets
+from kvbench.benchmarks import fit, needs, subsets
 from kvbench.benchmarks.base import Benchmark, Sample, Scores
 from kvbench.benchmarks.fidelity import AGREEMENT, DIVERGENCE, ROUGE
 from kvbench.benchmarks.loading import converted, files_or_none, hub_arguments
@@ -45,6 +45,16 @@ class LongBenchmark(Benchmark):
             Sample(id=str(doc.get("_id") or index), index=index, text=self.task.doc_to_text(doc), images=list)
             for index, doc in zip(indices, self.docs.select(indices), strict=True)
         ]
+
+    def prepare(self, adapter: Any, text: str, pictures: list, new_tokens: int | None = None) -> Any:
+        """As LongBench's own code: a prompt that is too long loses its middle, few-shot and code tasks go
+        without chat template."""
+        prepare = (
+            adapter.bare if self.cfg.get("chat_template") is False else lambda part: adapter.prepare(part, [])
+        )
+        return fit.text(
+            adapter, text, prepare, new_tokens or self.max_new_tokens, self.cfg.get("max_prompt_tokens")
+        )
 
     def clusters(self, indices: Sequence[int]) -> dict[int, str]:
         """Every question has a text of its own, but for those that share one word for word."""

@@ -31,6 +31,9 @@ class Answer:
     kept: list[list[int]] = field(repr=False)
     trace: Trace | None = field(default=None, repr=False)  # when asked for
     reasoning: str | None = None  # what a first stage generated, where there is one
+    fitted: dict[str, int] = field(
+        default_factory=dict
+    )  # of Inputs: what was left out to make the prompt fit
 
 
 @torch.inference_mode()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from kvbench.engine.attention import install
 from kvbench.errors import UserError
 from kvbench.models.checkpoint import check_layers
 from kvbench.models.content import parts
+from kvbench.models.literal import Literal
 
 if TYPE_CHECKING:
     from kvbench.engine.compiled import CompiledStep
@@ -29,6 +30,7 @@ class Inputs:
     length: int  # N
     next_position: int  # logical position of the first generated token: largest prompt position + 1
     visual_mask: Tensor  # bool [N], True at image tokens
+    fitted: dict[str, int] = field(default_factory=dict)  # what was left out, see kvbench.benchmarks.fit
 
 
 class Adapter:
@@ -83,9 +85,31 @@ class Adapter:
         system = [] if self.system is None else [{"role": "system", "content": self.system}]
         return [*system, {"role": "user", "content": content}]
 
-    def prepare(self, text: str, images: list) -> Inputs:
-        """One user turn of pictures (or clips) and text, as everything the model's forward takes."""
-        return self.prompt(parts(text, images, self.interleave))
+    def prepare(self, text: str, images: list, max_pixels: int | None = None) -> Inputs:
+        """One user turn of pictures (or clips) and text, as everything the model's forward takes.
+
+        max_pixels: a limit for each picture below the model's own, of models that have one (`pixels`).
+        """
+        limit = {} if max_pixels is None else {"max_pixels": max_pixels}
+        return self.prompt(parts(text, images, self.interleave), **limit)
+
+    def ids(self, text: str) -> list[int]:
+        """Ids of a text as it is, without chat template; the tokenizer begins it as it begins every text."""
+        literal = Literal([text], self.tokenizer)
+        ids = self.tokenizer(literal.hide(text))["input_ids"]
+        return literal.reveal(ids)[0] if literal else ids
+
+    def bare(self, text: str) -> Inputs:
+        """A prompt of a text alone, without chat template."""
+        return self.text_inputs(self.ids(text))
+
+    @property
+    def pixels(self) -> tuple[int, int, int] | None:
+        """Pixels of a picture that become one token, and the fewest and the most that it may have.
+
+        None where the number of tokens is not that of the pixels.
+        """
+        return None
 
     def prompt(self, parts: list[Any]) -> Inputs:
         """One user turn of strings, PIL images and clips, in this order."""

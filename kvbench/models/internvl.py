@@ -96,7 +96,7 @@ class InternVLAdapter(VisionAdapter):
             chat_template=words.chat_template,
         )
 
-    def image_options(self) -> dict[str, Any]:
+    def image_options(self, max_pixels: int | None = None) -> dict[str, Any]:
         """At most `max_tiles` tiles a picture, the thumbnail not counted."""
         limit = self.options.get("max_tiles") or self.processor.image_processor.max_patches
         return {"crop_to_patches": True, "max_patches": limit}

@@ -49,8 +49,16 @@ class MRopeAdapter(VisionAdapter):
             chat_template=words.chat_template,
         )
 
-    def image_options(self) -> dict[str, Any]:
-        return self._limits(self.processor.image_processor, "min_pixels", "max_pixels")
+    def image_options(self, max_pixels: int | None = None) -> dict[str, Any]:
+        options = self._limits(self.processor.image_processor, "min_pixels", "max_pixels")
+        if max_pixels is not None:
+            options["size"]["longest_edge"] = max_pixels
+        return options
+
+    @property
+    def pixels(self) -> tuple[int, int, int]:
+        size = self.image_options()["size"]
+        return side(self.model.config.vision_config) ** 2, size["shortest_edge"], size["longest_edge"]
 
     def video_options(self, clips: list[Clip]) -> dict[str, Any]:
         # The cap on a clip's pixels is that of the authors' own preprocessing (qwen-vl-utils).

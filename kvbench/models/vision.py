@@ -40,8 +40,8 @@ class VisionAdapter(Adapter):
         """The processor of a model with random weights, fit for its config."""
         raise NotImplementedError
 
-    def image_options(self) -> dict[str, Any]:
-        """What the image processor is told besides the pictures."""
+    def image_options(self, max_pixels: int | None = None) -> dict[str, Any]:
+        """What the image processor is told besides the pictures; max_pixels where `pixels` is not None."""
         return {}
 
     def video_options(self, clips: list[Clip]) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class VisionAdapter(Adapter):
         """
         raise NotImplementedError
 
-    def prompt(self, parts: list[Any]) -> Inputs:
+    def prompt(self, parts: list[Any], max_pixels: int | None = None) -> Inputs:
         """Chat template and processor; `parts` as of kvbench.models.content."""
         clips = [part for part in parts if isinstance(part, Clip)]
         images = [part for part in parts if not isinstance(part, (str, Clip))]
@@ -79,7 +79,7 @@ class VisionAdapter(Adapter):
             )
         extra: dict[str, Any] = {}
         if images:
-            extra.update(images=images, images_kwargs=self.image_options())
+            extra.update(images=images, images_kwargs=self.image_options(max_pixels))
         if clips:
             extra.update(videos=[clip.frames for clip in clips], videos_kwargs=self.video_options(clips))
         literal = Literal([p for p in parts if isinstance(p, str)], self.tokenizer, self.processor)

@@ -92,7 +92,7 @@ def of_samples(
             index = sample.index
             page = about[index] if about else None
             try:
-                values = of_sample(adapter, sample, page, window or USUAL_WINDOW, index == first)
+                values = of_sample(adapter, benchmark, sample, page, window or USUAL_WINDOW, index == first)
             except UserError as error:
                 raise UserError(f"sample {index} of {benchmark.name} cannot be observed: {error}") from error
             yield index, {"page": clusters[index], **values}
@@ -100,7 +100,7 @@ def of_samples(
 
 
 def of_sample(
-    adapter: Any, sample: Any, page: dict[str, Any] | None, window: int, project: bool
+    adapter: Any, benchmark: Any, sample: Any, page: dict[str, Any] | None, window: int, project: bool
 ) -> dict[str, Any]:
     """Values of one sample. page: where its evidence is, see ``pages``; project: with the keys as points."""
     import torch
@@ -112,7 +112,7 @@ def of_sample(
 
     images = sample.images()
     with torch.inference_mode():
-        inputs = adapter.prepare(sample.text, images)
+        inputs = benchmark.prepare(adapter, sample.text, images)
         tiles = inputs.visual_mask.nonzero().flatten()
         prompt = engine.prefill(adapter, inputs, window=max(window, evidence.QUERIES))
         observation = observation_of(prompt)
