@@ -128,6 +128,8 @@ def test_replay_equals_lmms_eval_driving_the_model(load, name, monkeypatch):
     prepared = []
 
     class Adapter:
+        pixels = None
+
         def prepare(self, text, images):
             prepared.append((text, len(images)))
             return len(prepared) - 1

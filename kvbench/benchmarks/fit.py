@@ -66,8 +66,8 @@ def pages(adapter: Any, prompt: str, pictures: list, new_tokens: int, limit: int
     limit: a number of pixels, or FIT: the model's own where all fit, else the largest with which they do.
     Raises UserError for a model whose pictures have no such limit, and for pages that no limit makes fit.
     """
-    known = adapter.pixels
-    if limit is None or not pictures or (known is None and limit == FIT):
+    known = adapter.pixels if limit is not None and pictures else None
+    if not pictures or (known is None and limit in (None, FIT)):
         return adapter.prepare(prompt, pictures)
     if known is None:
         raise UserError(f"model {adapter.name} has no limit of pixels: set benchmark.page_pixels={FIT}.")
