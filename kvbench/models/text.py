@@ -32,10 +32,9 @@ class TextAdapter(Adapter):
         text = "".join(parts)
         if self.chat == "none" and self.system is not None:
             text = f"{self.system}\n\n{text}"
-        literal = Literal([text], self.tokenizer)
         if self.chat == "none":
-            ids = self.tokenizer(literal.hide(text))["input_ids"]
-            return self.text_inputs(literal.reveal(ids)[0] if literal else ids)
+            return self.bare(text)
+        literal = Literal([text], self.tokenizer)
         ids = self.tokenizer.apply_chat_template(
             self.messages(literal.hide(text)), tokenize=True, add_generation_prompt=True, return_dict=True
         )["input_ids"]
