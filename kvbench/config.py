@@ -104,7 +104,7 @@ MODEL_IDENTITY = frozenset(
 )
 BENCHMARK_RUNTIME = frozenset(
     {"title", "default_limit", "metric", "scale", "metrics", "reference", "needs", "prompts"}
-    | {"columns", "size_gb", "videos"}
+    | {"columns", "size_gb", "videos", "unreadable"}
 )
 BENCHMARK_IDENTITY = frozenset(
     {"name", "kind", "task", "data", "revision", "max_new_tokens", "until", "prompt", "wording"}
@@ -178,6 +178,10 @@ def check_runtime(config: dict[str, Any]) -> None:
             )
     if config["limit"] is not None:
         check_whole("limit", config["limit"], 1, "leave it out for the benchmark's default, or")
+    if config["benchmark"].get("unreadable", "stop") not in ("stop", "exclude"):
+        raise UserError(
+            f"benchmark.unreadable is stop or exclude, not {config['benchmark']['unreadable']!r}: choose one."
+        )
     if not str(config["store"] or "").strip():
         raise UserError("store is empty: name a folder for the results, store=runs/NAME.")
     check_whole("retries", config["retries"], 0)

@@ -9,6 +9,18 @@ class SetupError(UserError):
     """A UserError that every later sample would meet as well: a run stops at the first."""
 
 
+class Unanswerable(UserError):
+    """A sample's own fault, which no method and no further try can mend: recorded as permanent."""
+
+
+class FileGone(UserError, FileNotFoundError):
+    """A file of the data is not there: of one sample alone, or of all that follow. ``path``: which one."""
+
+    def __init__(self, message: str, path: str | None) -> None:
+        super().__init__(message)
+        self.path = path
+
+
 class MethodError(UserError):
     """One method's own fault: it would come again, and the other methods of a sample go on without it."""
 

@@ -37,6 +37,7 @@ class Outcome:
     new: int
     failed: int
     first_error: str = ""
+    excluded: int = 0  # samples left out of all cells, as benchmark.unreadable=exclude asks
 
     @property
     def missing(self) -> int:
@@ -49,6 +50,8 @@ class Outcome:
             text += f", {self.failed} FAILED (first: {self.first_error})"
         elif self.missing:
             text += f", {self.missing} missing"
+        if self.excluded:
+            text += f", {counted(self.excluded, 'sample')} left out of all cells"
         return text
 
 
@@ -139,7 +142,7 @@ def unknown(job: Job) -> Outcome:
 
 
 def _outcome(job: Job, responses: store.Responses, indices: list[int], new: int) -> Outcome:
-    wanted = set(indices)
+    wanted = set(_counted(job, responses, indices))
     failed = [
         record
         for cell in job.cells
@@ -149,7 +152,8 @@ def _outcome(job: Job, responses: store.Responses, indices: list[int], new: int)
     return Outcome(
         title=job.title,
         cells=len(job.cells),
-        samples=len(indices),
+        samples=len(wanted),
+        excluded=len(indices) - len(wanted),
         done=sum(len(wanted & store.done(cell, responses, job.config["trace"])) for cell in job.cells),
         new=new,
         failed=len(failed),
@@ -167,10 +171,17 @@ def _lost(job: Job, writer: store.Writer, responses: store.Responses) -> bool:
     return bool(writer.notices) and any(responses.orphans(cell.digest) for cell in job.cells)
 
 
+def _counted(job: Job, responses: store.Responses, indices: list[int]) -> list[int]:
+    """Those of the samples that are not left out; ``unreadable=stop`` tries each once more."""
+    out = responses.excluded() if job.config["benchmark"].get("unreadable") == "exclude" else {}
+    return [index for index in indices if index not in out]
+
+
 def _pending(job: Job, responses: store.Responses, indices: list[int]) -> dict[int, list[store.Cell]]:
     """Sample index -> cells that lack an answer to it, or the trace of it that the job asks for."""
     done = {cell.digest: store.done(cell, responses, job.config["trace"]) for cell in job.cells}
-    pending = {index: [c for c in job.cells if index not in done[c.digest]] for index in indices}
+    asked = _counted(job, responses, indices)
+    pending = {index: [c for c in job.cells if index not in done[c.digest]] for index in asked}
     return {index: cells for index, cells in pending.items() if cells}
 
 

@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from kvbench import memory, staged, store
-from kvbench.errors import SetupError, UserError, without_frames
+from kvbench.errors import SetupError, Unanswerable, UserError, without_frames
 from kvbench.plan import Job
 
 
@@ -37,6 +38,11 @@ class Tries:
     session: str
     say: Callable[[str], None]
 
+    @property
+    def excludes(self) -> bool:
+        """Whether a sample that cannot be answered is left out of all cells."""
+        return self.job.config["benchmark"].get("unreadable") == "exclude"
+
     def answer(self, sample: Any, images: Future[Any], cells: list[store.Cell]) -> tuple[int, bool]:
         """(new answers, whether every cell has one now).
 
@@ -53,7 +59,8 @@ class Tries:
             failed = [p for p in pairs if isinstance(p[1], Exception)]
             self._tell(sample, failed, attempt)
             cells = [cell for cell, error in failed if not isinstance(error, UserError)]
-            whole = whole and len(cells) == len(failed)
+            lost = [e for _, e in failed if not (self.excludes and isinstance(e, Unanswerable))]
+            whole = whole and len(cells) == len(lost)
             if not cells:
                 return new, whole
         return new, False
@@ -65,7 +72,10 @@ class Tries:
             try:
                 pictures = read()
             except FileNotFoundError as error:
-                raise DataGone(error.filename or str(error)) from error
+                path = getattr(error, "path", None) or error.filename
+                if self.excludes and _others_are_there(path):
+                    raise Unanswerable(f"{path} is missing: fetch it again.") from error
+                raise DataGone(path or str(error)) from error
             asked = [self.methods[cell.digest] for cell in cells]
             answers = staged.answers(self.ask, self.adapter, self.benchmark, sample, pictures, asked)
             if len(answers) != len(cells):
@@ -107,14 +117,27 @@ class Tries:
 
     def _tell(self, sample: Any, failed: list[tuple[store.Cell, Exception]], attempt: int) -> None:
         """Record what failed, and say each failure once."""
-        said = dict.fromkeys(
-            f"{failure['type']}: {failure['message']}" for failure in (_failure(error) for _, error in failed)
-        )
-        self.record([_error(cell, sample, _failure(error), attempt) for cell, error in failed])
+        records = [
+            _error(cell, sample, _failure(error), attempt) | self._permanent(error) for cell, error in failed
+        ]
+        said = dict.fromkeys("{type}: {message}".format(**record["error"]) for record in records)
+        self.record(records)
         for words in said:
             self.say(f"{self.job.title}, sample {sample.index}, try {attempt + 1}: {words}")
         if any(memory.ran_out(error) for _, error in failed):
             memory.give_back()
+
+    def _permanent(self, error: Exception) -> dict[str, bool]:
+        """What a record of an error says besides it."""
+        if not isinstance(error, Unanswerable):
+            return {}
+        return {"permanent": True, **({"excluded": True} if self.excludes else {})}
+
+
+def _others_are_there(path: str | None) -> bool:
+    """Whether a missing file's folder still holds something: then it alone is missing, not the data set."""
+    folder = Path(path).parent if path else None
+    return folder is not None and folder.is_dir() and any(folder.iterdir())
 
 
 def prefetched(samples: list[Any]) -> Iterator[tuple[Any, Future[Any]]]:
@@ -134,6 +157,10 @@ def _failure(error: Exception) -> dict[str, str]:
     message = str(error)[:2000]
     if memory.ran_out(error):
         message += " [fewer branches at once did not help: use a larger device]"
+    if isinstance(error, Unanswerable):
+        message += (
+            " [trying again does not help: benchmark.unreadable=exclude leaves the sample out of all cells]"
+        )
     return {"type": type(error).__name__, "message": message}
 
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
-from kvbench.benchmarks import fit, needs, wording
+from kvbench.benchmarks import fit, needs, pictures, wording
 from kvbench.benchmarks.base import Benchmark, Sample, Scores
 from kvbench.benchmarks.fidelity import AGREEMENT, DIVERGENCE, ROUGE
 from kvbench.benchmarks.loading import load_task, quiet
-from kvbench.errors import UserError
+from kvbench.errors import FileGone, Unanswerable, UserError
 
 # Columns that name a document, in order of preference.
 _ID_COLUMNS = (
@@ -217,13 +217,30 @@ class LmmsBenchmark(Benchmark):
 
 
 def _images(task: Any, docs: Any, index: int) -> list[Any]:
+    """The pictures of a document.
+
+    Raises FileGone where a file of the data is not there, Unanswerable where a picture is broken or missing.
+    """
+    what = f"sample {index} of {task.config.task}"
     try:
-        return list(task.doc_to_visual(docs[index]) or [])
-    except (OSError, ValueError, SyntaxError) as error:  # what Pillow raises for a broken picture
-        raise UserError(
-            f"sample {index} of {task.config.task} has a picture that cannot be read"
-            f" ({type(error).__name__}: {error}): fetch the data again."
+        with pictures.whole():
+            found = list(task.doc_to_visual(docs[index]) or [])
+    except FileGone:
+        raise  # maybe not this sample's fault alone: whoever asks must know
+    except FileNotFoundError as error:
+        raise FileGone(
+            f"{what} needs {error.filename}, which is gone: restore it.", error.filename
         ) from error
+    except UserError as error:
+        raise Unanswerable(f"{what}: {error}") from error
+    except (OSError, ValueError, SyntaxError) as error:  # what Pillow raises for a broken picture
+        raise Unanswerable(
+            f"{what} has a picture that cannot be read ({type(error).__name__}: {error}): fetch the"
+            " data again."
+        ) from error
+    except (AttributeError, TypeError) as error:  # of the None that stands in a picture's place
+        raise Unanswerable(f"{what} has no picture: correct the row.") from error
+    return found
 
 
 def _picture_digests(docs: Any, indices: Sequence[int]) -> dict[int, str]:

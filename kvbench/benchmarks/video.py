@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kvbench.errors import UserError
+from kvbench.errors import FileGone, UserError
 
 SUFFIXES = (".mp4", ".MP4", ".mkv", ".webm")
 
@@ -25,14 +25,15 @@ def folder(cfg: Mapping[str, Any]) -> Path:
 
 
 def find(cfg: Mapping[str, Any], name: str) -> Path:
-    """The file of one video. Raises UserError when it is missing."""
+    """The file of one video. Raises FileGone when it is missing."""
     root = folder(cfg)
     for suffix in SUFFIXES:
         if (root / f"{name}{suffix}").is_file():
             return root / f"{name}{suffix}"
-    raise UserError(
+    raise FileGone(
         f"benchmark {cfg['name']} finds no video {name} in {root}: run `kvbench fetch"
-        f" benchmark={cfg['name']}` or set benchmark.videos=FOLDER."
+        f" benchmark={cfg['name']}` or set benchmark.videos=FOLDER.",
+        str(root / name),
     )
 
 
@@ -59,6 +60,8 @@ def clip(path: Path, count: int) -> Any:
                 frame.to_image() for index, frame in enumerate(container.decode(stream)) if index in wanted
             ]
             rate = float(stream.average_rate or 1)
+    except FileNotFoundError as error:
+        raise FileGone(f"the video {path} is not there any more: fetch it again.", str(path)) from error
     except (av.FFmpegError, OSError, IndexError, ZeroDivisionError) as error:
         raise UserError(
             f"the video {path} cannot be read ({type(error).__name__}): fetch it again or delete it."

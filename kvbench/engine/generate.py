@@ -14,7 +14,7 @@ from kvbench.engine.paths import release
 from kvbench.engine.prefill import EXTRAS, Prefill, prefill
 from kvbench.engine.refresh import KeptSet, Plan, plan_of
 from kvbench.engine.trace import Trace
-from kvbench.errors import SetupError, UserError, without_frames
+from kvbench.errors import SetupError, Unanswerable, without_frames
 from kvbench.methods.method import Method
 from kvbench.methods.observation import Observation
 from kvbench.methods.select import kept_mask, to_sets
@@ -62,7 +62,7 @@ def generate(
     """
     until = [s for s in until or [] if s]
     if inputs.length + max_new_tokens > adapter.max_length:
-        raise UserError(
+        raise Unanswerable(
             f"a prompt of {inputs.length} tokens and {max_new_tokens} new ones exceed the "
             f"{adapter.max_length} that {adapter.name} can hold: shorten the prompt or lower max_new_tokens."
         )

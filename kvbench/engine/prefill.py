@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kvbench.errors import UserError
+from kvbench.errors import Unanswerable, UserError
 
 EXTRAS = frozenset({"attention_sums", "query_basis"})
 
@@ -138,7 +138,7 @@ def prefill(adapter, inputs, *, window: int, extras: Collection[str] = ()) -> Pr
     if inputs.length < 1:
         raise UserError("the prompt is empty: give the model at least one token.")
     if inputs.length > adapter.max_length:
-        raise UserError(
+        raise Unanswerable(
             f"the prompt has {inputs.length} tokens, more than the {adapter.max_length} that {adapter.name} "
             f"can read: shorten it or take a model with a longer context."
         )

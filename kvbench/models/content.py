@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kvbench.errors import UserError
+from kvbench.errors import Unanswerable
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -25,14 +25,14 @@ def parts(text: str, visuals: list[Any], interleave: bool) -> list[Any]:
     """Text and visuals (pictures, clips) in reading order.
 
     interleave: each MARK of the text gives way to the next visual. Otherwise the visuals go first, and MARK
-    is text like any other: without interleaving no task writes it. Raises UserError when there are not as
+    is text like any other: without interleaving no task writes it. Raises Unanswerable when there are not as
     many marks as visuals.
     """
     if not interleave:
         return [*visuals, text]
     pieces = text.split(MARK)
     if len(pieces) != len(visuals) + 1:
-        raise UserError(
+        raise Unanswerable(
             f"the prompt has {len(pieces) - 1} {MARK} marks for {len(visuals)} pictures: mark each of them "
             f"once, or set model.interleave=false to put all before the text."
         )

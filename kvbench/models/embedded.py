@@ -9,7 +9,7 @@ import torch
 
 from kvbench.embedded import load as embedded
 from kvbench.embedded import prompt, tower
-from kvbench.errors import UserError
+from kvbench.errors import Unanswerable, UserError
 from kvbench.models.base import Adapter, Inputs, resolve_device, resolve_dtype, stop_tokens
 from kvbench.models.boxes import covered
 from kvbench.models.content import Clip
@@ -31,7 +31,7 @@ class EmbeddedAdapter(Adapter):
         placeholder = prompt.special(self.tokenizer, prompt.IMAGE)
         ids = [*before, *[placeholder] * count, *after]
         if len(ids) > self.max_length:
-            raise UserError(
+            raise Unanswerable(
                 f"the prompt has {len(ids)} tokens ({count} image tiles), "
                 f"model {self.name} takes {self.max_length}: "
                 f"scale the image down (a tile is {tower.TILE_WIDTH} x {tower.TILE_HEIGHT} pixels)."

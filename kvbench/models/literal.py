@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from kvbench.errors import UserError
+from kvbench.errors import Unanswerable
 
 FIRST = 0x10FFFD  # the last code point for private use; further ones count down from it
 _PROCESSOR_TOKENS = ("image_token", "video_token", "start_image_token", "end_image_token")
@@ -48,7 +48,7 @@ class Literal:
     def reveal(self, ids: list[int]) -> tuple[list[int], list[int]]:
         """Ids with the spellings in place, and for each id its old index, -1 for what is new.
 
-        Raises UserError when the private characters cannot be told from other text.
+        Raises Unanswerable when the private characters cannot be told from other text.
         """
         stand_ins = {
             tuple(self._inside(char, False)): self._spelling(token) for token, char in self._chars.items()
@@ -65,9 +65,9 @@ class Literal:
                 origin += [-1] * len(stand_ins[here])
                 place, seen = place + len(here), seen + 1
         if seen != self._found or len(stand_ins) != len(self._chars):
-            raise UserError(
+            raise Unanswerable(
                 f"the prompt spells out {', '.join(self._chars)}, which this tokenizer cannot read as plain"
-                " text: leave the sample out."
+                " text"
             )
         return new, origin
 

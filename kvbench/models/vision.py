@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from kvbench.errors import UserError
+from kvbench.errors import Unanswerable, UserError, first_line
 from kvbench.models import toy
 from kvbench.models.base import Adapter, Inputs, resolve_device, resolve_dtype, stop_tokens
 from kvbench.models.boxes import Box
@@ -89,7 +89,12 @@ class VisionAdapter(Adapter):
         )
         bos = self.tokenizer.bos_token
         special = not (bos and text.startswith(bos))  # some chat templates write it themselves
-        batch = self.processor(text=[text], add_special_tokens=special, return_tensors="pt", **extra)
+        try:
+            batch = self.processor(text=[text], add_special_tokens=special, return_tensors="pt", **extra)
+        except ValueError as error:  # such as sides of more than 200 to 1
+            raise Unanswerable(
+                f"model {self.name} cannot read the sample's pictures ({first_line(error)})"
+            ) from error
         ids = batch.pop("input_ids")[0].tolist()
         if literal:
             (ids, origin), by_token = literal.reveal(ids), (1, len(ids))

@@ -119,6 +119,15 @@ class Responses:
         sizes = self.sizes.get(group) or self.sizes.get(None, {})
         return max(sizes.values(), default=0)
 
+    def excluded(self) -> dict[int, dict[str, Any]]:
+        """Samples that are left out of all cells, with the record that says why."""
+        return {
+            index: record
+            for cell in self.errors
+            for index, record in self.failed(cell).items()
+            if record.get("excluded")
+        }
+
 
 def _content(record: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in record.items() if key not in APART}

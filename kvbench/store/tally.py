@@ -53,12 +53,15 @@ class Tally:
     # Samples asked for by (seed, prompt); None: what earlier releases noted for all of a folder's alike.
     sizes: dict[Group | None, int] = field(default_factory=dict)
 
+    left_out: set[int] = field(default_factory=set)  # samples that no cell counts
+
     def __post_init__(self) -> None:
         self._digests = {cell.digest for cell in self.cells}
 
     def asked(self, cell: layout.Cell) -> int:
         """Samples asked of a cell; 0: not known yet."""
-        return self.sizes.get((cell.seed, cell.prompt), self.sizes.get(None, 0))
+        size = self.sizes.get((cell.seed, cell.prompt), self.sizes.get(None, 0))
+        return max(0, size - len(self.left_out))
 
     @property
     def size(self) -> int:
@@ -73,6 +76,7 @@ class Tally:
             found = path.stat()
             if shard.inode not in (0, found.st_ino) or found.st_size < shard.read:  # repaired or cut off
                 self.states.clear()
+                self.left_out.clear()
                 self.shards.clear()
                 return self.update()
             shard.inode, shard.grew = found.st_ino, found.st_mtime
@@ -97,6 +101,8 @@ class Tally:
         elif "error" in record:
             states, index = self._states(record["cell"], record["index"]), record["index"]
             states[index] = states[index] or FAILED
+            if record.get("excluded"):
+                self.left_out.add(index)
         elif "cell" in record:
             self._answer(record["cell"], record["index"], record["seconds"], shard)
 
@@ -120,7 +126,9 @@ class Tally:
         return self.states.get(cell.digest, bytearray()).count(ANSWERED)
 
     def failed(self, cell: layout.Cell) -> int:
-        return self.states.get(cell.digest, bytearray()).count(FAILED)
+        states = self.states.get(cell.digest, bytearray())
+        apart = sum(index < len(states) and states[index] == FAILED for index in self.left_out)
+        return states.count(FAILED) - apart
 
     @property
     def missing(self) -> int:
