@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kvbench import compose, doctor, paths, plan, sizes, store
+from kvbench.benchmarks.loading import known_size
 from kvbench.errors import UserError
 from kvbench.methods import registry
 from kvbench.store import earlier
@@ -39,6 +40,7 @@ def print_plan(overrides: list[str], multirun: bool, list_cells: bool) -> None:
     missing: list[int] = []  # answers by job, as far as known
     read = functools.lru_cache(maxsize=1)(store.load_folder)  # the shards of a benchmark stand together
     devices: set[str] = set()
+    at_most = False  # whether a limit stands for a data set whose size is not known
     for job in jobs:
         responses = read(job.folder)
         devices |= {session["device"] for session in responses.sessions.values() if session["device"]}
@@ -46,8 +48,11 @@ def print_plan(overrides: list[str], multirun: bool, list_cells: bool) -> None:
             print(f"kvbench: {sentence}", file=sys.stderr)
         indices = job.indices()
         if indices is None and job.limit is not None:
-            indices = job.own(range(job.limit))  # as many; none is answered yet
-        wanted = set(indices) if indices is not None else None
+            size = known_size(job.config["benchmark"])
+            at_most = at_most or size is None
+            # As many; none is answered yet.
+            indices = job.own(range(job.limit if size is None else min(job.limit, size)))
+        wanted = set(indices) - responses.excluded().keys() if indices is not None else None
         done = failed = 0
         for cell in job.cells:
             answered = store.done(cell, responses, job.config["trace"])
@@ -73,6 +78,8 @@ def print_plan(overrides: list[str], multirun: bool, list_cells: bool) -> None:
     console = _console()
     console.print(table)
     console.print(_estimate(jobs, missing, sorted(devices)), markup=False)
+    if at_most:
+        console.print("samples are at most as many: how many the data hold is known once they are here.")
     unfinished = [job for job, count in zip(jobs, missing, strict=True) if count or unknown]
     lacking = doctor.lacking((job.config["model"], job.config["benchmark"]) for job in unfinished)
     for sentence in [*_left_out(jobs), *_old(jobs), *lacking]:

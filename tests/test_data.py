@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import os
 import shutil
+from types import SimpleNamespace
 
 import datasets
+import fakestore
 import minidata
 import pytest
 from fakestore import benchmark_cfg
@@ -15,7 +17,8 @@ from PIL import Image
 from kvbench import benchmarks
 from kvbench.benchmarks import pictures
 from kvbench.benchmarks.parquet import known_rows, split_files
-from kvbench.errors import UserError
+from kvbench.errors import FileGone, Unanswerable, UserError
+from kvbench.tries import Tries
 
 
 @pytest.fixture(autouse=True)
@@ -171,3 +174,141 @@ def test_a_task_sees_pictures_on_white(tmp_path):
     folder = with_pictures(tmp_path / "d", png(writing("RGBA")))
     (image,) = benchmarks.load(benchmark_cfg("docvqa", folder)).at([0])[0].images()
     assert image.mode == "RGB" and image.getpixel((1, 1)) == (255, 255, 255)
+
+
+def asked(folder, *more):
+    """`kvbench run` of two methods on docvqa over a folder; exit code."""
+    from kvbench import cli
+
+    words = ["benchmark=docvqa", f"benchmark.data={folder}", "budget=32", "benchmark.max_new_tokens=2"]
+    return cli.main(
+        ["run", "-m", "model=embedded", "method=fullkv,snapkv", *words, f"store={folder}/s", *more]
+    )
+
+
+@pytest.fixture
+def real(monkeypatch):
+    """The usual cache, where the embedded model's language weights are."""
+    monkeypatch.delenv("KVBENCH_CACHE", raising=False)
+
+
+def test_hopeless_samples_are_said_once_and_left_out_of_all_cells_on_request(tmp_path, capsys, real):
+    """A picture cut off, none at all, a null question, no answers: the same samples, whatever the method."""
+    from kvbench import cli
+
+    noise = png(Image.effect_noise((90, 60), 50))
+    folder = with_pictures(tmp_path / "d", noise, noise[: len(noise) * 2 // 3], None, noise)
+    assert asked(folder) == 1
+    assert cli.main(["table", f"store={folder}/s"]) == 1
+    shown = capsys.readouterr()
+    assert (
+        "samples 1, 2 failed for good" in shown.out + shown.err
+        and "unreadable=exclude" in shown.out + shown.err
+    )
+    assert asked(folder, "benchmark.unreadable=exclude") == 0
+    said = "".join(capsys.readouterr())
+    assert "try 1" in said and "try 2" not in said and "has no picture" in said and "cannot be read" in said
+    assert asked(folder, "benchmark.unreadable=exclude") == 0
+    assert "try 1" not in "".join(capsys.readouterr())
+    assert cli.main(["table", f"store={folder}/s"]) == 0
+    shown = capsys.readouterr().out
+    assert "docvqa: 2 samples left out of all cells, as nothing can answer: 1, 2." in shown
+    assert "docvqa: 2 samples" in shown and "missing" not in shown
+    assert cli.main(["status", f"store={folder}/s"]) == 0
+
+
+def test_rows_without_question_or_answers_are_named(tmp_path):
+    split, rows = minidata.rows("docqa_mini")
+    rows[1]["question"], rows[2]["answers"], rows[3]["answers"] = None, [], None
+    folder = tmp_path / "d"
+    folder.mkdir()
+    datasets.Dataset.from_list(rows).to_parquet(str(folder / f"{split}.parquet"))
+    benchmark = benchmarks.load(benchmark_cfg("docvqa", folder))
+    samples = benchmark.samples()
+    assert "None" not in samples[1].text and samples[0].images()
+    for index, lacks in ((1, "no question"), (2, "no answers"), (3, "no answers")):
+        with pytest.raises(Unanswerable, match=rf"sample {index} of docvqa \(10{index}\) has {lacks}"):
+            samples[index].images()
+    with pytest.raises(UserError, match=r"sample 2 of docvqa \(102\) has no answers.*unreadable=exclude"):
+        benchmark.score({0: "a", 2: "b"}, [0, 2])
+    assert benchmark.score({0: "answer 0"}, [0]).metrics["anls"] == 1
+
+
+def test_a_store_with_an_unscorable_row_keeps_its_other_tables(tmp_path):
+    from kvbench import analysis
+
+    split, rows = minidata.rows("docqa_mini")
+    rows[2]["answers"] = []
+    folder = tmp_path / "d"
+    folder.mkdir()
+    datasets.Dataset.from_list(rows).to_parquet(str(folder / f"{split}.parquet"))
+    store = tmp_path / "s"
+    for cfg in (
+        benchmark_cfg("docvqa", folder),
+        benchmark_cfg("docqa_mini", minidata.write(tmp_path, "docqa_mini")),
+    ):
+        fakestore.add(store, cfg, fakestore.method_cfg("fullkv"), None, {i: f"answer {i}" for i in range(4)})
+    warnings = analysis.score_store(store)
+    assert any(
+        "docvqa is not scored: sample 2 of docvqa (102) has no answers" in warning for warning in warnings
+    )
+    assert len(list(store.glob("toy/docqa_mini/scores/*"))) == 1 and not list(
+        store.glob("toy/docvqa/scores/*")
+    )
+
+
+def test_videos_that_vanish_are_no_fault_of_a_sample(tmp_path):
+    """Real task code over micro data, asked as a run asks it."""
+    from kvbench.benchmarks import micro
+
+    videos = tmp_path / "videos"
+    shutil.copytree(micro.folder("videomme") / "videos", videos)
+    cfg = {**benchmark_cfg("videomme", "micro"), "videos": str(videos)}
+    samples = benchmarks.load(cfg).samples()
+    assert samples[0].images()
+    shutil.rmtree(videos)
+    with pytest.raises(FileGone):
+        samples[1].images()
+    for unreadable in ("stop", "exclude"):
+        config = {"seed": 0, "benchmark": {"name": "videomme", "unreadable": unreadable}}
+        tries = Tries(SimpleNamespace(config=config), None, {}, None, 0, None, None, "", print)
+        with pytest.raises(UserError, match="the data of benchmark videomme vanished at sample 1"):
+            tries._try(samples[1], samples[1].images, [None])
+
+
+def test_one_video_that_is_missing_can_be_left_out(tmp_path):
+    from kvbench.benchmarks import micro
+
+    videos = tmp_path / "videos"
+    shutil.copytree(micro.folder("videomme") / "videos", videos)
+    cfg = {**benchmark_cfg("videomme", "micro"), "videos": str(videos)}
+    benchmark = benchmarks.load(cfg)
+    sample = benchmark.samples()[1]
+    (videos / f"{benchmark.task.eval_docs[sample.index]['videoID']}.mp4").unlink()
+    config = {"seed": 0, "benchmark": {"name": "videomme", "unreadable": "exclude"}}
+    tries = Tries(SimpleNamespace(config=config), None, {}, None, 0, None, None, "", print)
+    (found,) = tries._try(sample, sample.images, [None])
+    assert isinstance(found, Unanswerable) and "is missing" in str(found)
+
+
+def test_rows_without_picture_are_about_nothing_another_is_about(tmp_path):
+    split, rows = minidata.rows("chartqa_mini")
+    for row in rows[1:]:
+        row["image"] = None
+    folder = tmp_path / "d"
+    folder.mkdir()
+    datasets.Dataset.from_list(rows).to_parquet(str(folder / f"{split}.parquet"))
+    assert len(set(benchmarks.load(benchmark_cfg("chartqa", folder)).clusters(range(4)).values())) == 4
+
+
+def test_a_plan_of_more_than_there_is_counts_what_there_is(tmp_path, capsys):
+    from kvbench import cli
+
+    folder = minidata.write(tmp_path, "docqa_mini")
+    words = ["benchmark=docvqa", "method=fullkv", "limit=100000", f"store={tmp_path}/s"]
+    assert cli.main(["plan", *words, f"benchmark.data={folder}"]) == 0
+    shown = capsys.readouterr().out
+    assert "100000" not in shown and " 4 " in shown and "at most" not in shown
+    assert cli.main(["plan", *words]) == 0
+    shown = capsys.readouterr().out
+    assert "100000" in shown and "at most" in shown

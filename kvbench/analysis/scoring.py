@@ -25,7 +25,7 @@ from kvbench.benchmarks import fidelity, fit
 from kvbench.benchmarks.base import Benchmark, Scores, listed
 from kvbench.benchmarks.captions import java
 from kvbench.config import benchmark_file
-from kvbench.errors import UserError
+from kvbench.errors import UserError, first_line
 from kvbench.store import (
     Cell,
     Responses,
@@ -39,6 +39,7 @@ from kvbench.store.files import storage_error
 from kvbench.store.journal import uncollected
 from kvbench.store.layout import journals
 from kvbench.store.responses import kept_overall
+from kvbench.words import counted
 
 LARGE = 1 << 29  # bytes of journals; below, starting processes takes longer than it saves
 WORKERS = 2  # each holds the records of one folder
@@ -114,11 +115,12 @@ def _score_folder(found: list[Cell]) -> list[str]:
 def _score_group(group: list[Cell], responses: Responses) -> list[str]:
     answers = {cell.digest: responses.answers.get(cell.digest, {}) for cell in group}
     known = {index for cell in group for index in (*answers[cell.digest], *responses.failed(cell.digest))}
-    indices = sorted(known) if any(answers.values()) else []
+    left_out = responses.excluded()
+    indices = sorted(known - left_out.keys()) if any(answers.values()) else []
     n = len(indices)
     warnings: list[str] = list(responses.damaged)
     complete = []
-    asked = responses.asked((group[0].seed, group[0].prompt)) or n
+    asked = (responses.asked((group[0].seed, group[0].prompt)) or n) - len(known & left_out.keys())
     if 0 < n < asked:
         warnings.append(
             Missing(
@@ -131,14 +133,20 @@ def _score_group(group: list[Cell], responses: Responses) -> list[str]:
         if n and not missing:
             complete.append(cell)
             continue
-        failed = sorted(responses.failed(cell.digest))
+        records = responses.failed(cell.digest)
+        failed = [index for index in sorted(records) if index not in left_out]
         why = (
             f"samples {listed(failed)} failed"
             if failed
             else f"samples {listed(missing)} are not answered yet"
         )
         why = why if n else "no sample is answered yet"
-        why += "; run the same command again to fill them."
+        if failed and all(records[index].get("permanent") for index in failed):
+            why += (
+                " for good; leave them out of all cells: the same command with benchmark.unreadable=exclude."
+            )
+        else:
+            why += "; run the same command again to fill them."
         warnings.append(Missing(f"{name_of(cell)} is not scored: {why}"))
         _forget(cell)
     full = next((cell for cell in complete if cell.method == "fullkv"), None)
@@ -152,6 +160,7 @@ def _score_group(group: list[Cell], responses: Responses) -> list[str]:
         for cell in stale:
             scores = scored[cell.digest]
             scores.warnings += fit.sentences(cell.benchmark, given[cell.digest].fitted)
+            scores.warnings += _said(group[0].benchmark, left_out)
             key = None if scores.failed else keys[cell.digest]
             kept = dict(zip(("min", "mean", "max"), kept_overall(given[cell.digest].kept), strict=True))
             document = {"digest": cell.digest, "key": key, "kept": kept}
@@ -159,6 +168,14 @@ def _score_group(group: list[Cell], responses: Responses) -> list[str]:
     for cell in complete:
         warnings += load_scores(cell)[0].warnings
     return warnings
+
+
+def _said(benchmark: str, left_out: Mapping[int, Mapping[str, Any]]) -> list[str]:
+    """What is said under a table of samples that no cell counts."""
+    if not left_out:
+        return []
+    count = counted(len(left_out), "sample")
+    return [f"{benchmark}: {count} left out of all cells, as nothing can answer: {listed(sorted(left_out))}."]
 
 
 def _scores(
@@ -186,13 +203,18 @@ def _scores(
     def by_index(values: list[Any]) -> dict[int, Any]:
         return dict(zip(indices, values, strict=True))
 
-    return benchmark.score_cells(
-        {digest: by_index(one.texts) for digest, one in stale.items()},
-        indices,
-        reference=by_index(reference.texts) if reference is not None else None,
-        tokens={digest: by_index(one.tokens) for digest, one in stale.items()},
-        reference_tokens=by_index(reference.tokens) if reference is not None else None,
-    )
+    try:
+        return benchmark.score_cells(
+            {digest: by_index(one.texts) for digest, one in stale.items()},
+            indices,
+            reference=by_index(reference.texts) if reference is not None else None,
+            tokens={digest: by_index(one.tokens) for digest, one in stale.items()},
+            reference_tokens=by_index(reference.tokens) if reference is not None else None,
+        )
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(  # task code over data of another form than it expects: one benchmark, not the store
+            f"the task's code fails on a row ({type(error).__name__}: {first_line(error)}): correct it."
+        ) from error
 
 
 class _Given(NamedTuple):

@@ -32,6 +32,9 @@ _ID_COLUMNS = (
 # Columns that name the page or picture a question is about.
 _PICTURE_COLUMNS = ("docId", "doc_id", "image_id", "videoID", "video")
 
+# Columns that the prompt is made of: a null would be asked as "None".
+_QUESTION_COLUMNS = ("question", "instruction", "options")
+
 # Columns that hold a document's own answers: tasks score with these, and may name no target at all.
 _ANSWER_COLUMNS = ("answers", "answer", "reference_strs", "caption_str", "references")
 
@@ -82,14 +85,16 @@ class LmmsBenchmark(Benchmark):
         return len(self._texts)
 
     def at(self, indices: Sequence[int]) -> list[Sample]:
-        docs = self.task.eval_docs
+        docs, flaws = self.task.eval_docs, self._flaws(indices)
         return [
             Sample(
                 id=_identity(self._texts[index], index),
                 index=index,
-                text=self.task.doc_to_text(self._texts[index]),
-                images=partial(_images, self.task, docs, index),
-                then=self._then(self._texts[index]),
+                text="" if index in flaws else self.task.doc_to_text(self._texts[index]),
+                images=partial(_refuse, flaws[index])
+                if index in flaws
+                else partial(_images, self.task, docs, index),
+                then=None if index in flaws else self._then(self._texts[index]),
             )
             for index in indices
         ]
@@ -99,6 +104,24 @@ class LmmsBenchmark(Benchmark):
         return fit.pages(
             adapter, text, pictures, new_tokens or self.max_new_tokens, self.cfg.get("page_pixels")
         )
+
+    def _flaws(self, indices: Sequence[int]) -> dict[int, str]:
+        """By sample index, what its row lacks to be asked or scored, as a sentence."""
+        found = {}
+        for index in indices:
+            doc = self._texts[index]
+            if lacking := [column for column in self._needed if _nothing(doc[column])]:
+                what = f"sample {index} of {self.name} ({_identity(doc, index)})"
+                found[index] = f"{what} has no {' and no '.join(lacking)}: correct the row."
+        return found
+
+    @cached_property
+    def _needed(self) -> list[str]:
+        """Columns that a sample cannot be asked or scored without."""
+        own = any(metric in self._known for metric in self.metrics)
+        wanted = [*_QUESTION_COLUMNS, *(_ANSWER_COLUMNS if own else ())]
+        listed = self.cfg.get("columns") or self._texts.column_names
+        return [column for column in wanted if column in listed and column in self._texts.column_names]
 
     def _then(self, doc: Mapping[str, Any]) -> str | None:
         """The prompt of a second stage, as the task words it."""
@@ -116,7 +139,10 @@ class LmmsBenchmark(Benchmark):
         for column in _PICTURE_COLUMNS:
             if column in self._texts.column_names:
                 names = self._texts.select(indices)[column]
-                return {index: str(name) for index, name in zip(indices, names, strict=True)}
+                return {  # without a name, each is about something of its own
+                    index: f"sample {index}" if name is None else str(name)
+                    for index, name in zip(indices, names, strict=True)
+                }
         found = _picture_digests(self.task.eval_docs, indices)
         return found or {index: _identity(self._texts[index], index) for index in indices}
 
@@ -141,6 +167,8 @@ class LmmsBenchmark(Benchmark):
             self.cfg, only=("wordnet",)
         ):  # its own code would retry, then trace back
             raise UserError(sentence)
+        for sentence in self._flaws(indices).values():
+            raise UserError(f"{sentence[:-1]}, or leave it out with benchmark.unreadable=exclude.")
         n = len(indices)
         scores, logged = {}, {}
         lacking = self.java_metrics if java() is None else []
@@ -214,6 +242,16 @@ class LmmsBenchmark(Benchmark):
         from kvbench.benchmarks.replay import Replay, evaluate_task
 
         return evaluate_task(self.task, Replay(answers), sorted(answers), metrics or self.metrics)[0]
+
+
+def _nothing(value: Any) -> bool:
+    """Null, or a list of nothing else."""
+    return value is None or (isinstance(value, list) and all(one is None for one in value))
+
+
+def _refuse(sentence: str) -> list[Any]:
+    """In place of a sample's pictures."""
+    raise Unanswerable(sentence)
 
 
 def _images(task: Any, docs: Any, index: int) -> list[Any]:

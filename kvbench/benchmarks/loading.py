@@ -15,7 +15,7 @@ from typing import Any
 
 from kvbench import revisions
 from kvbench.benchmarks import pictures, subsets, video, wording
-from kvbench.benchmarks.parquet import split_files
+from kvbench.benchmarks.parquet import known_rows, split_files
 from kvbench.benchmarks.repairs import repair
 from kvbench.benchmarks.usable import check_columns, check_schema, require_hub_data, unusable
 from kvbench.errors import UserError
@@ -177,6 +177,23 @@ def converted(files: list[str]) -> str:
     By their content: its own key is name and time stamp, which a replaced file may share with the old one.
     """
     return str(cache_dir() / "datasets" / revisions.files(files))
+
+
+def known_size(cfg: Mapping[str, Any]) -> int | None:
+    """Samples of a benchmark whose data are on this machine, without loading them; None: not known."""
+    subset = str(cfg.get("subset") or "full")
+    if subset.startswith(("first_", "random_")):
+        return int(subset.partition("_")[2]) if subset.partition("_")[2].isdigit() else None
+    data = str(cfg.get("data") or "sets")
+    if subset != "full" or cfg.get("kind") == "documents":
+        return None
+    if data == "micro":
+        from kvbench.benchmarks import micro
+
+        return known_rows(micro.folder(str(cfg["name"])))
+    folder = sets_folder(str(cfg["task"])) if data == "sets" else Path(data).expanduser()
+    local = folder is not None and (data == "sets" or is_folder(data))
+    return known_rows(folder) if local else None
 
 
 def sets_folder(name: str) -> Path | None:
