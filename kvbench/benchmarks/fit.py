@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kvbench.checks import check_whole
-from kvbench.errors import UserError
+from kvbench.errors import Unanswerable, UserError
 
 FIT = "fit"  # page_pixels: as many as the context holds
 CUT, PIXELS, SCALED = "cut_tokens", "page_pixels", "scaled_pages"  # keys of Inputs.fitted
@@ -77,7 +77,7 @@ def pages(adapter: Any, prompt: str, pictures: list, new_tokens: int, limit: int
     most = _common(sizes, room * token) if limit == FIT else int(limit)
     while True:
         if most < least:
-            raise UserError(
+            raise Unanswerable(
                 f"{len(pictures)} pages do not fit the {adapter.max_length} tokens of {adapter.name} at "
                 f"{least} pixels each: lower model.min_pixels, or raise model.max_length."
             )
