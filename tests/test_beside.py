@@ -137,7 +137,7 @@ def test_random_weights_and_drawn_data_stand_beside_nothing(tmp_path):
         file.write_text(json.dumps(config))
         if key == "subset":
             out = beside_paper(store, experiments.find("bacon_table1"))
-            assert "docvqa: subset=first_20 here, the whole set in the paper." in out
+            assert "docvqa: subset=first_20 here; the paper names no such subset." in out
         else:
             with pytest.raises(UserError, match="random weights or of micro data"):
                 beside_paper(store, experiments.find("bacon_table1"))
@@ -343,3 +343,16 @@ def test_one_sample_and_no_number(tmp_path):
     bacon(tmp_path / "nan", [1.0, math.nan])
     out = beside_paper(tmp_path / "nan", experiments.find("bacon_table1"))
     assert "n/a" in out and "anls is not a number for 1 samples" in out
+
+
+def test_no_difference_is_drawn_against_values_of_a_subset(tmp_path):
+    row = next(
+        r
+        for r in reference.rows("bacon", "1")
+        if (r.model, r.benchmark, r.method) == (MODEL, "chartqa", "snapkv")
+    )
+    cell(tmp_path, "chartqa", "snapkv", row.budget, [1.0] * 12, metric=row.metric, model=MODEL)
+    out = beside_paper(tmp_path, experiments.find("bacon_table1"))
+    assert "chartqa: subset not printed (multiples of 0.2, as of 500 questions" in " ".join(out.split())
+    (pair,) = [p for p in measured(tmp_path, "bacon_table1").values()]
+    assert pair.measured and not pair.sure and math.isnan(pair.difference)

@@ -194,3 +194,15 @@ def test_figure_3_is_a_map_of_both_weights_at_one_window():
         }
         assert len(scores) == len(job.cells) == 2 * 6 * 6
         assert {cell.config["method"]["window"] for cell in job.cells} == {window}
+
+
+def test_ecokvs_paper_profile_is_float16_and_its_questions_are_drawn():
+    """Table 6 (fp16) and appendix B.3 (100 randomly sampled questions); the embedded model stays as it is."""
+    ((job,), embedded) = (
+        plan.jobs(["experiment=ecokv_table10"]),
+        plan.jobs(["experiment=ecokv_table12", "profile=embedded"]),
+    )
+    assert job.config["model"]["dtype"] == "float16" and job.config["benchmark"]["subset"] == "random_100"
+    assert plan.jobs(["experiment=ecokv_table1", "profile=paper"])[0].config["model"]["dtype"] == "float16"
+    assert {job.config["model"]["dtype"] for job in embedded} == {"float32"}
+    assert plan.jobs(["experiment=bacon_table6", "profile=paper"])[0].config["model"]["dtype"] == "bfloat16"

@@ -264,3 +264,29 @@ def test_as_a_frame():
     assert len(frame) == COUNTS["bacon", "1"]
     best = frame[(frame.model == "qwen2_vl_7b") & (frame.benchmark == "docvqa") & (frame.budget == 64)]
     assert best.value.max() == 92.0 and best.delta.notna().sum() == 4
+
+
+def test_the_arithmetic_of_printed_shares():
+    from kvbench.reference import sizes
+
+    assert sizes.fits("33.3", 3) and not sizes.fits("33.4", 3) and sizes.fits("71.3", 2500)
+    assert sizes.step(["70.0", "69.6", "66.2", "70.2", "67.2", "67.2"]) == (0.2, 2**-5)
+    assert sizes.step(["34.8", "34.8", "34.8"])[1] == 1 == sizes.step(["70.0", "69.6"])[1]
+
+
+def test_columns_that_are_of_a_subset_are_known():
+    """BACON's ChartQA of two models: 54 of 54 values of table 1 are multiples of 0.2; ECOKV's are whole."""
+    from kvbench.reference import sizes
+
+    found = {(r.paper, r.model, r.benchmark) for r in ROWS if sizes.subset(r)}
+    assert found == {
+        ("bacon", "qwen2_vl_7b", "chartqa"),
+        ("bacon", "llava_next_mistral_7b", "chartqa"),
+        ("bacon", "qwen2_vl_7b", "videomme"),  # 51.70 is no share of 900
+    }
+    mine = [
+        row
+        for row in reference.rows("bacon", 1)
+        if sizes.subset(row) and row.method.partition("+")[0] in ("snapkv", "adakv", "sparsemm")
+    ]
+    assert len(mine) == 54 and all(round(10 * row.number) % 2 == 0 for row in mine)

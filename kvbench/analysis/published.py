@@ -18,6 +18,7 @@ from kvbench.config import benchmark_file
 from kvbench.errors import UserError
 from kvbench.methods import registry
 from kvbench.methods.method import parse
+from kvbench.reference import sizes
 from kvbench.store import Cell
 
 AVERAGE = "average"  # of a row's other values, as the papers work it out
@@ -36,14 +37,20 @@ class Pair:
 
     @property
     def difference(self) -> float:
-        """Measured - published; NaN where nothing is measured."""
-        return math.nan if self.measured is None else self.measured.value - self.published.number
+        """Measured - published; NaN where nothing is measured or the published value is of a subset."""
+        if self.measured is None or sizes.subset(self.published):
+            return math.nan
+        return self.measured.value - self.published.number
 
     @property
     def sure(self) -> bool:
         """Whether the published value lies outside the measured 95 % interval."""
         found, number = self.measured, self.published.number
-        return found is not None and (number < found.low or number > found.high)
+        return (
+            found is not None
+            and self.difference == self.difference
+            and (number < found.low or number > found.high)
+        )
 
 
 def from_answers(rows: Sequence[reference.Row]) -> list[reference.Row]:

@@ -23,6 +23,7 @@ from kvbench.analysis.tables.sheet import Head, Quad, Sheet
 from kvbench.config import benchmark_file
 from kvbench.errors import UserError
 from kvbench.experiments import Experiment
+from kvbench.reference import sizes
 
 LEGEND = (
     "measured: this store, with its 95 % bootstrap interval; paper: the published value; difference: measured"
@@ -126,7 +127,8 @@ def _quad(pair: Pair) -> Quad:
         f"[{found.low:.{digits}f}, {found.high:.{digits}f}]" if math.isfinite(found.low) else "no interval"
     )
     value = f"{found.value:.{digits}f}" if math.isfinite(found.value) else "n/a"
-    gap = f"{pair.difference:+.{digits}f}{'*' if pair.sure else ''}" if math.isfinite(found.value) else ""
+    known = math.isfinite(pair.difference)
+    gap = f"{pair.difference:+.{digits}f}{'*' if pair.sure else ''}" if known else ""
     return Quad(value, interval, paper, gap, pair)
 
 
@@ -139,9 +141,15 @@ def _notes(found: Sequence[Entry], mine: Sequence[Pair], experiment: Experiment,
     )
     lines += [f"! {_label(row)}, {row.benchmark}: {row.flag}." for row in _flagged(mine)]
     lines += dict.fromkeys(
-        f"{cell.benchmark}: subset={cell.config['benchmark']['subset']} here, the whole set in the paper."
+        f"{pair.published.benchmark}: subset not printed ({why}), so no difference is drawn."
+        for pair in mine
+        if (why := sizes.subset(pair.published))
+    )
+    lines += dict.fromkeys(
+        f"{cell.benchmark}: subset={cell.config['benchmark']['subset']} here; the paper names no such subset."
         for cell in (entry.cell for entry in here)
-        if cell.config["benchmark"].get("subset", "full") != "full"
+        if cell.config["benchmark"].get("subset", "full")
+        not in ("full", benchmark_file(cell.benchmark).get("subset"))  # Video-MME: the papers' own
     )
     model = mine[0].published.model
     others = sum(entry.cell.model == model and entry.cell.digest not in used for entry in found)
