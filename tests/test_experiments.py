@@ -206,3 +206,12 @@ def test_ecokvs_paper_profile_is_float16_and_its_questions_are_drawn():
     assert plan.jobs(["experiment=ecokv_table1", "profile=paper"])[0].config["model"]["dtype"] == "float16"
     assert {job.config["model"]["dtype"] for job in embedded} == {"float32"}
     assert plan.jobs(["experiment=bacon_table6", "profile=paper"])[0].config["model"]["dtype"] == "bfloat16"
+
+
+def test_plan_says_that_head_scores_are_missing(capsys):
+    words = ["benchmark=docvqa", "benchmark.data=micro", "budget=64", "limit=2"]
+    assert cli.main(["plan", "model=qwen2_vl_7b", "method=sparsemm+mixkv", *words]) == 0
+    assert "model qwen2_vl_7b lacks" in capsys.readouterr().out
+    assert cli.main(["plan", "model=embedded", "method=sparsemm", "benchmark=docqa_mini", "budget=64"]) == 0
+    assert cli.main(["plan", "model=qwen2_vl_7b", "method=snapkv", *words]) == 0
+    assert "head scores" not in capsys.readouterr().out
