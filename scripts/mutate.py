@@ -335,11 +335,13 @@ class Tree:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         os.chdir(folder)
 
-    def measure(self, tests: list[str]) -> Calls:
-        """Run all tests once without a mutant; loads what they load, the project's own modules aside."""
-        notes = self.folder / "notes.pickle"
-        passed, _ = self.run(tests, 3600, notes)
-        if not passed:
+    def measure(self, tests: list[str], notes: Path | None = None) -> Calls:
+        """Run all tests once without a mutant; loads what they load, the project's own modules aside.
+
+        notes: where to keep what was found, or where it lies already.
+        """
+        notes = notes or self.folder / "notes.pickle"
+        if not notes.exists() and not self.run(tests, 3600, notes)[0]:
             print(f"{self.output()[-2000:]}\ntests that fail without a mutant are left out.", file=sys.stderr)
         calls = Calls(self.folder)
         calls.calls, calls.seconds, modules = pickle.loads(notes.read_bytes())
@@ -409,6 +411,9 @@ def main() -> int:
     parser.add_argument("-n", type=int, default=60, help="mutants drawn from each folder")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--listed", type=Path, help="a list of mutants, tried first")
+    parser.add_argument(
+        "--notes", type=Path, help="a file that keeps which test calls what, for the next time"
+    )
     parser.add_argument("--skip", action="append", default=[], help="a path prefix that is left out")
     given = parser.parse_args()
     chosen = listed(given.listed.resolve()) if given.listed else []
@@ -419,7 +424,7 @@ def main() -> int:
     sys.dont_write_bytecode = True
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
         tree = Tree(Path(folder).resolve())
-        calls = tree.measure(test_files(tried))
+        calls = tree.measure(test_files(tried), given.notes)
         for number, mutant in enumerate(tried, 1):
             tests = calls.tests_of(mutant)
             limit = 5 * sum(calls.seconds[test] for test in tests) + 30
