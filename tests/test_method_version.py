@@ -77,6 +77,11 @@ def test_what_decides_counts(own, before, after):
     assert own(SOURCE) != own(SOURCE.replace(before, after))
 
 
+def test_which_end_of_a_slice_counts(own):
+    first, last = (SOURCE.replace("view.positions", f"view.positions[{part}]") for part in (":1", "1:"))
+    assert own(first) != own(last)
+
+
 def test_what_it_imports_counts(own):
     assert own(SOURCE) == own(SOURCE, "FACTOR = 1  # one\n") != own(SOURCE, "FACTOR = 2\n")
 

@@ -12,7 +12,7 @@ import kvbench
 from kvbench.errors import UserError
 from kvbench.methods import build, load_plugin, method_names, names, options, parse
 from kvbench.methods.observation import Observation
-from kvbench.methods.registry import lookup
+from kvbench.methods.registry import lookup, make
 from kvbench.methods.select import kept_mask, select, to_sets, top_mask
 
 ALL = [m for m in method_names() if m != "fullkv"]
@@ -402,3 +402,22 @@ def test_defaults_are_the_papers(part):
     assert all(defaults.get(name, True) is True for name in terms)
     switches = ("printed_sign", "offload", "branching")
     assert all(defaults.get(name, False) is False for name in switches)
+
+
+@pytest.mark.parametrize("kind", ["score", "capacity", "refresh"])
+def test_a_word_that_is_no_choice_is_refused(kind):
+    for name in names(kind):
+        for field in fields(lookup(kind, name)):
+            if isinstance(field.default, str):
+                with pytest.raises(UserError, match=field.name):
+                    make(kind, name, {field.name: "no such word"})
+                assert getattr(make(kind, name, {field.name: field.default}), field.name) == field.default
+
+
+def test_head_scores_of_another_model_are_refused():
+    inputs, _ = case(0)
+    method = build({"name": "sparsemm", "window": 4}, 12)
+    for shape in ((2, 3), (4, 2), (8,)):
+        observation = Observation(*inputs, head_scores=torch.ones(shape))
+        with pytest.raises(UserError, match="calibrate this model"):
+            method.capacity(observation.view(4), 8)
