@@ -487,6 +487,15 @@ def test_adakv_capacity(floor, normalise):
             assert ours[layer, head] == expected
 
 
+def test_adakv_ties_go_to_the_lower_head():
+    b = torch.randint(0, 3, (3000,), generator=torch.Generator().manual_seed(0)).sort(descending=True).values
+    make = build({"name": "adakv", "capacity": {"floor": 0.0, "normalise": False}}, 2000).capacity
+    order = sorted((-x, head, i) for head in (0, 1) for i, x in enumerate(b.tolist()))
+    for size in (100, 700, 1500):
+        won = [head for _, head, _ in order[: 2 * size]]
+        assert make(Ranked(b.tolist(), b.tolist()), size).tolist() == [[won.count(0), won.count(1)]]
+
+
 @pytest.mark.parametrize(
     "layers,budget,length",
     [(4, 20, 41), (7, 30, 200), (28, 38, 500), (28, 44, 500), (28, 38, 60), (1, 20, 41)],
