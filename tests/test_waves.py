@@ -159,6 +159,32 @@ def test_out_of_memory_halves_the_wave_and_is_reported(qwen, answers, monkeypatc
     assert len(said) < len(GRID)
 
 
+@pytest.mark.parametrize("held,error,tried", [
+    (True, FakeOutOfMemory("no block"), 2), (False, FakeOutOfMemory("no block"), 1),
+    (True, RuntimeError("a bug"), 1),
+])  # fmt: skip
+def test_a_prefill_is_tried_again_once_the_last_sample_has_let_go(
+    qwen, inputs, monkeypatch, held, error, tried
+):
+    calls = []
+
+    def first_fails(*args, **settings):
+        calls.append(1)
+        if len(calls) == 1:
+            raise error
+        return prefill(*args, **settings)
+
+    expected = generate(qwen, inputs, methods()[:1], max_new_tokens=4)[0].tokens
+    monkeypatch.setattr(generating, "prefill", first_fails)
+    monkeypatch.setattr(generating, "release", lambda adapter: held)
+    if tried == 2:
+        assert generate(qwen, inputs, methods()[:1], max_new_tokens=4)[0].tokens == expected
+    else:
+        with pytest.raises(type(error), match=str(error)):
+            generate(qwen, inputs, methods()[:1], max_new_tokens=4)
+    assert len(calls) == tried
+
+
 def test_a_branch_that_does_not_fit_alone_is_an_error_not_an_answer(qwen, inputs, monkeypatch):
     def no_memory(*_):
         raise FakeOutOfMemory("nothing left")
