@@ -59,7 +59,7 @@ def test_an_installed_kernel_is_one_of_the_circumstances(monkeypatch):
 
 @pytest.mark.parametrize("dtype,dim,able", [
     (torch.bfloat16, 128, True), (torch.float16, 64, True), (torch.float32, 128, False),
-    (torch.bfloat16, 264, False), (torch.bfloat16, 20, False),
+    (torch.bfloat16, 264, False), (torch.bfloat16, 20, False), (torch.bfloat16, 256, True),
 ])  # fmt: skip
 def test_the_kernel_takes_half_precision_and_heads_of_its_sizes(monkeypatch, dtype, dim, able):
     monkeypatch.setattr(flash, "kernel", FakeKernel)
