@@ -46,7 +46,7 @@ rcr: setup  ## re-selection while decoding: long descriptions and short answers,
 	@$(KVBENCH) table store=runs/rcr
 	@$(KVBENCH) analyze drift store=runs/rcr
 
-CLAIMS := claims claims_terms claims_diversity claims_windows claims_text rcr_detailcaps rcr_threshold_exact rcr_oracle_vqa
+CLAIMS := claims claims_equal claims_terms claims_diversity claims_windows claims_text rcr_detailcaps rcr_threshold_exact rcr_oracle_vqa
 claims: setup  ## the papers' claims on the embedded model, with verdicts (LIMIT=3: quick; the whole continues it)
 	@for name in $(CLAIMS); do $(KVBENCH) run experiment=$$name store=runs/claims $(LIMIT:%=limit=%) || exit $$?; done
 	@$(KVBENCH) observe experiment=claims_text store=runs/claims $(LIMIT:%=limit=%)

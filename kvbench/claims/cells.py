@@ -24,6 +24,7 @@ MODEL = "embedded"
 MODELS = {"longbench_mini": "smollm2"}  # of benchmarks without pages
 QUESTIONS = ("docqa_mini", "textqa_mini", "chartqa_mini")
 CAPACITIES = ("snapkv", "pyramidkv", "adakv", "sparsemm")
+UNIFORM = "snapkv"  # holds its budget exactly
 TIGHTEST, WINDOW = 32, 16  # budget and the embedded model's window
 ABOVE, BELOW = Region(low=0), Region(high=0)
 
@@ -56,8 +57,8 @@ class Cells:
                 continue
             if entry.scores is None or any(mine.get(key) != value for key, value in wanted.items()):
                 continue
-            score = (cell.config["method"].get("score") or {}).get("name")
-            usual = {f"score.{o.name}": o.default for o in methods.options("score", score)} if score else {}
+            parts = zip(("capacity", "score"), methods.parse(cell.first) or (), strict=False)
+            usual = {f"{k}.{o.name}": o.default for k, name in parts for o in methods.options(k, name)}
             unlike = sum(mine.get(k) != v for k, v in usual.items() if k in mine and k not in wanted)
             if unlike == 0:
                 fitting.append(entry)
@@ -125,7 +126,14 @@ def plain(*methods: str, **options: Any) -> list[Spec]:
     return [(method, {"window": 4, **options} if "ecokv" in method else options) for method in methods]
 
 
+def equal(*methods: str) -> list[Spec]:
+    """The methods at equal memory; a uniform capacity holds its budget as it is."""
+    scaled = {"capacity.equal_entries": True}
+    return [spec for m in methods for spec in plain(m, **({} if m.startswith(UNIFORM) else scaled))]
+
+
 GRID = "run experiment=claims"
+EQUAL = "run experiment=claims_equal"
 TERMS = "run experiment=claims_terms"
 DIVERSITY = "run experiment=claims_diversity"
 WINDOWS = "run experiment=claims_windows"
@@ -165,15 +173,16 @@ def ecokv() -> list[Test]:
     alone = {"Euclidean distance": 1.0, "cosine similarity": 0.0}
     tests: list[Test] = []
     for first, second in (("+ecokv", "+mixkv"), ("+mixkv", "")):
-        claim = Claim(
-            "ECOKV",
-            f"{first[1:]} is above {second[1:] or 'the capacity alone'}, mean of four capacities",
-            printed.steps("ecokv", "1", "chartqa", f"snapkv{second}", f"snapkv{first}"),
-            POINTS,
-            ABOVE,
-            GRID,
-        )
-        tests.append((claim, gap(plain(*every[first]), plain(*every[second]))))
+        for memory, run, specs in (("", GRID, plain), (", equal entries", EQUAL, equal)):
+            claim = Claim(
+                "ECOKV",
+                f"{first[1:]} is above {second[1:] or 'the capacity alone'}, mean of four capacities{memory}",
+                printed.steps("ecokv", "1", "chartqa", f"snapkv{second}", f"snapkv{first}"),
+                POINTS,
+                ABOVE,
+                run,
+            )
+            tests.append((claim, gap(specs(*every[first]), specs(*every[second]))))
     for name, share in alone.items():
         claim = Claim(
             "ECOKV",

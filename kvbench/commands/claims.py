@@ -16,9 +16,9 @@ EPILOG = """keys:
   limit=N        prompts a benchmark to measure attention and keys on (default: the benchmark's own)
   measure=false  only show what is stored; the model is not loaded, which takes minutes otherwise
 
-The answers come from `kvbench run` into the same store: experiment=claims, claims_terms, claims_diversity,
-claims_windows, claims_text, rcr_detailcaps, rcr_threshold_exact and rcr_oracle_vqa, and what text shows
-from `kvbench observe experiment=claims_text`; `make claims` runs all of it."""
+The answers come from `kvbench run` into the same store: experiment=claims, claims_equal, claims_terms,
+claims_diversity, claims_windows, claims_text, rcr_detailcaps, rcr_threshold_exact and rcr_oracle_vqa,
+and what text shows from `kvbench observe experiment=claims_text`; `make claims` runs all of it."""
 
 
 def main(arguments: list[str]) -> int:

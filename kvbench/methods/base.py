@@ -52,3 +52,44 @@ class Capacity:
     def __call__(self, view: View, selected: int) -> Tensor:
         """[L, H] int64 in [0, M]. `selected`: B, the budget per head without the window."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class UnevenCapacity(Capacity):
+    """A capacity whose heads select different numbers, and whose published form may miss the budget.
+
+    Decision: with equal_entries the counts of a prompt are multiplied by one factor, capped at M and rounded
+    by largest remainders, so that their mean over layers and heads is B; the papers compare at equal nominal
+    budgets, whatever is held.
+    """
+
+    equal_entries: bool = option(
+        False, "scale the counts of each prompt until their mean is the budget (published: unscaled)"
+    )
+
+
+def scaled_counts(counts: Tensor, total: int, most: int) -> Tensor:
+    """Counts [L, H] times one factor, none above `most`, that sum to `total` <= numel * most.
+
+    Rounded by largest remainders in whole numbers, ties to the lower layer and head. Heads that count
+    nothing share alike what the others cannot hold.
+    """
+    import torch
+
+    weights, found = counts.flatten().long(), torch.zeros(counts.numel(), dtype=torch.int64)
+    free = torch.ones_like(found, dtype=torch.bool)
+    while True:
+        left = total - most * int((~free).sum())
+        share = weights.where(free, 0)
+        if int(share.sum()) == 0:
+            share = free.long()
+        whole = max(int(share.sum()), 1)
+        full = free & (share * left >= most * whole)
+        if not bool(full.any()):
+            break
+        free &= ~full
+    found[~free] = most
+    found[free] = (share * left // whole)[free]
+    rest = torch.where(free, share * left % whole, -1).argsort(descending=True, stable=True)
+    found[rest[: total - int(found.sum())]] += 1
+    return found.view_as(counts)

@@ -11,8 +11,9 @@ from torch import Tensor
 from kvbench.checks import suggest
 from kvbench.errors import UserError
 from kvbench.methods import contract
+from kvbench.methods.base import scaled_counts
 from kvbench.methods.method import Method, build, parse
-from kvbench.methods.observation import Observation
+from kvbench.methods.observation import Observation, View
 from kvbench.methods.registry import lookup
 
 KeptSet = list[list[Tensor]]  # ascending int64 positions per layer and KV head
@@ -83,7 +84,7 @@ def kept_mask(method: Method, observation: Observation) -> Tensor:
     view = observation.view(method.window, *method.base)
     selected = observation.memo(
         ("selected", method.capacity, method.window, method.base, method.budget),
-        lambda: contract.capacity(method, view),
+        lambda: selected_counts(method, view),
     )
     if method.score.uses_capacity:
         scores = contract.score(method, view, selected)
@@ -100,6 +101,15 @@ def kept_mask(method: Method, observation: Observation) -> Tensor:
     )  # the window is kept by position, whatever the scores
     kept[..., : view.candidates] = top_mask(scores, selected, ranked)
     return kept
+
+
+def selected_counts(method: Method, view: View) -> Tensor:
+    """[L, H] int64: how many candidates each head selects."""
+    counts = contract.capacity(method, view)
+    if not getattr(method.capacity, "equal_entries", False):
+        return counts
+    total = counts.numel() * min(method.budget - method.window, view.candidates)
+    return scaled_counts(counts, total, view.candidates)
 
 
 def top_mask(scores: Tensor, sizes: Tensor, ranked: Tensor | None = None) -> Tensor:

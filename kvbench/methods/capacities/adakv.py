@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvbench.methods.base import Capacity
+from kvbench.methods.base import UnevenCapacity
 from kvbench.methods.registry import capacity, option
 
 
@@ -12,7 +12,7 @@ from kvbench.methods.registry import capacity, option
     "adakv", line="heads of a layer share a pool by their base scores", source="AdaKV (arXiv:2407.11550)"
 )
 @dataclass(frozen=True)
-class AdaKV(Capacity):
+class AdaKV(UnevenCapacity):
     floor: float = option(0.2, "share of B that every head gets regardless", minimum=0, maximum=1)
     normalise: bool = option(True, "weight each head by the share of its mass within its own top B")
 

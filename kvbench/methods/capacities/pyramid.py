@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvbench.methods.base import Capacity
+from kvbench.methods.base import UnevenCapacity
 from kvbench.methods.registry import capacity, option
 
 
@@ -33,7 +33,7 @@ def schedule(selected: int, layers: int, candidates: int, beta: int, exact_total
 
 @capacity("pyramid", line="linear decay over layers", source="PyramidKV (arXiv:2406.02069)")
 @dataclass(frozen=True)
-class Pyramid(Capacity):
+class Pyramid(UnevenCapacity):
     beta: int = option(20, "the last layer selects B // beta", minimum=1, maximum=1_000_000)
     exact_total: bool = option(False, "spend exactly L * B instead of the published, rounded-down schedule")
 

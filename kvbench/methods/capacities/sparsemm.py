@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvbench.errors import UserError
-from kvbench.methods.base import Capacity
+from kvbench.methods.base import UnevenCapacity
 from kvbench.methods.registry import capacity, option
 
 
@@ -40,7 +40,7 @@ def read_head_scores(path: str | Path, layers: int, query_heads: int):
     source="SparseMM (ICCV 2025)",
 )
 @dataclass(frozen=True)
-class SparseMM(Capacity):
+class SparseMM(UnevenCapacity):
     ratio: float = option(0.1, "share of B that every head gets regardless", minimum=0, maximum=1)
     scores: str | None = option(None, "JSON file of visual-head scores; default: the model's own")
 
