@@ -1,4 +1,4 @@
-"""The recipe of docs/extending.md for a new method, followed in a copy of the project: one file and one config."""
+"""The recipe of docs/extending.md for a new method, followed in a copy of the project."""
 
 from __future__ import annotations
 

@@ -260,9 +260,9 @@ def brute_bacon(keys, values, queries, selected, o):
         b, v = base[layer, head], []
         for i in range(len(e)):
             value = e[i] if use[0] else 0.0
-            if use[1] and released:
+            if use[1] and r and released:
                 value += pool(e, r)[i]
-            elif use[1]:
+            elif use[1] and r:  # the row of table 7 for r = 0 has no term L
                 value += mean([e[u] for u in range(len(e)) if abs(u - i) <= r])
             before = [residual[j, head][i] for j in range(max(0, layer - m), layer)]
             if use[2] and before:
@@ -293,6 +293,7 @@ BACON = [
     {"gamma": 1.5},
     {"variant": "released"},
     {"variant": "released", "radius": 3},
+    {"variant": "released", "radius": 0},
 ]
 
 

@@ -1,7 +1,8 @@
 """BACON: window attention calibrated with what only the last query sees (BACON section 4).
 
 Decisions where the paper is open: gamma (eq. 15) defaults to 0.5; neighbourhoods are clipped to the
-candidates. `variant=released` follows the behaviour of the authors' early code: the radius is a pooling
+candidates; radius 0 leaves L out, as table 7's row for r = 0 repeats table 5's without L (by eq. 5 it would
+count E twice). `variant=released` follows the behaviour of the authors' early code: the radius is a pooling
 kernel, the standard deviation of V is taken over V's own top set, and lambda is damped by clamp(mean(V) /
 mean(b), 0, 1).
 """
@@ -27,13 +28,23 @@ class Bacon(WindowScore):
     coherence: bool = option(True, "term L: mean residual of the neighbourhood (eq. 7)")
     persistence: bool = option(True, "term T: mean residual of preceding layers (eq. 9)")
     radius: int = option(
-        5, "neighbourhood radius r (eq. 5); the kernel in variant=released", minimum=0, maximum=1000
+        5,
+        "neighbourhood radius r (eq. 5), 0: no term L; the kernel in variant=released",
+        minimum=0,
+        maximum=1000,
     )
     depth: int = option(4, "preceding layers m (eq. 8)", minimum=0, maximum=1000)
     rho: float = option(2.0, "expansion of the scale-matching region (eq. 12)", minimum=0.01, maximum=1000)
     gamma: float = option(0.5, "calibration strength (eq. 14; not printed)", minimum=0, maximum=1000)
     variant: str = option("paper", "the paper's formula or the early code's", choices=("paper", "released"))
     epsilon: float = option(1e-8, "stabiliser of lambda (eq. 15)", minimum=0)
+
+    def __post_init__(self):
+        if self.variant == "released" and self.radius and self.radius % 2 == 0:
+            raise UserError(
+                "option `radius` of score `bacon` is a kernel in variant=released: make it odd, or 0 for no "
+                "term L."
+            )
 
     def __call__(self, view, selected):
         b = view.b
@@ -58,7 +69,7 @@ class Bacon(WindowScore):
             total = torch.zeros_like(residual)
             if self.evidence:
                 total = total + residual
-            if self.coherence:
+            if self.coherence and self.radius:
                 total = total + self._coherence(residual)
             if self.persistence:
                 total = total + self._persistence(residual)
@@ -72,10 +83,6 @@ class Bacon(WindowScore):
 
         if self.variant == "paper":
             return F.avg_pool1d(residual, 2 * self.radius + 1, 1, self.radius, count_include_pad=False)
-        if self.radius % 2 == 0:
-            raise UserError(
-                "option `radius` of score `bacon` is a kernel in variant=released and must be odd."
-            )
         return F.avg_pool1d(residual, self.radius, 1, self.radius // 2)
 
     def _persistence(self, residual):
