@@ -55,6 +55,8 @@ def compute(root: Path, limit: int, device: str = "auto", say: Callable[[str], N
         if any(named(cell.config) for cell in cells):
             say(f"{cells[0].model} / {cells[0].benchmark}: no overlay where model or method reads a file.")
             cells = [cell for cell in cells if not named(cell.config)]
+            if not cells:
+                continue
         first = (store.order(cells[0].folder, cells[0].config["benchmark"]) or [])[:limit]
         todo = {index: left for index in sorted(first) if (left := _missing(cells, responses, index))}
         if todo:
@@ -64,7 +66,7 @@ def compute(root: Path, limit: int, device: str = "auto", say: Callable[[str], N
 
 def _missing(cells: list[store.Cell], responses: store.Responses, index: int) -> list[store.Cell]:
     """Compressed cells that have answered the sample and lack its shares."""
-    known = (read(cells[0].folder, index) or {"cells": {}})["cells"] if cells else {}
+    known = (read(cells[0].folder, index) or {"cells": {}})["cells"]
     return [
         cell
         for cell in cells

@@ -449,29 +449,31 @@ CONFIG = {"name": "docqa_mini", "revision": "s", "default_limit": 4}
 class TestMeasuring:
     def test_a_stopped_call_continues_with_what_is_missing(self, tmp_path):
         file, of = measured.path(tmp_path, "docqa_mini"), measured.settings(CONFIG, MODEL)
+        a, b, c, d = measured.missing(tmp_path, CONFIG, MODEL, None)  # in the order of limit=
 
         def stops():
-            yield 0, {"page": "p0", "noise": 0.5}
-            yield 2, {"page": "p1", "noise": NAN}
+            yield a, {"page": "p0", "noise": 0.5}
+            yield c, {"page": "p1", "noise": NAN}
             raise KeyboardInterrupt
 
-        assert measured.missing(tmp_path, CONFIG, MODEL, None) == [0, 1, 2, 3]
         with pytest.raises(KeyboardInterrupt):
             measured.fill(file, of, stops())
-        assert measured.missing(tmp_path, CONFIG, MODEL, None) == [1, 3]
-        assert measured.missing(tmp_path, CONFIG, MODEL, 2) == [1]
+        assert measured.missing(tmp_path, CONFIG, MODEL, None) == [b, d]
+        assert measured.missing(tmp_path, CONFIG, MODEL, 2) == [b]
         assert max(measured.missing(tmp_path, CONFIG, MODEL, 1000)) == 99  # all there are
-        measured.fill(file, of, iter([(1, {"page": "p0", "noise": 1.0})]))
-        assert [sample["noise"] for sample in measured.load(tmp_path)] == [0.5, 1.0, None]
+        measured.fill(file, of, iter([(b, {"page": "p0", "noise": 1.0})]))
+        noise = {a: 0.5, b: 1.0, c: None}
+        assert [sample["noise"] for sample in measured.load(tmp_path)] == [noise[i] for i in sorted(noise)]
 
     def test_another_model_or_definition_starts_anew(self, tmp_path, monkeypatch):
         file = measured.path(tmp_path, "docqa_mini")
-        measured.fill(file, measured.settings(CONFIG, MODEL), iter([(0, {"page": "p"})]))
+        (first,) = measured.missing(tmp_path, CONFIG, MODEL, 1)
+        measured.fill(file, measured.settings(CONFIG, MODEL), iter([(first, {"page": "p"})]))
         assert measured.missing(tmp_path, CONFIG, MODEL, 1) == []
-        assert measured.missing(tmp_path, CONFIG, {**MODEL, "revision": "t"}, 1) == [0]
-        assert measured.missing(tmp_path, {**CONFIG, "revision": "t"}, MODEL, 1) == [0]
+        assert measured.missing(tmp_path, CONFIG, {**MODEL, "revision": "t"}, 1) == [first]
+        assert measured.missing(tmp_path, {**CONFIG, "revision": "t"}, MODEL, 1) == [first]
         monkeypatch.setattr(measured, "_VERSION", 99)
-        assert measured.missing(tmp_path, CONFIG, MODEL, 1) == [0]
+        assert measured.missing(tmp_path, CONFIG, MODEL, 1) == [first]
 
     def test_a_broken_file_is_named(self, tmp_path):
         file = measured.path(tmp_path, "docqa_mini")
@@ -489,7 +491,8 @@ class TestMeasuring:
         monkeypatch.setattr(run, "load_model", lambda config: pytest.fail("the model was loaded"))
         for config in of["benchmark"]:
             file = measured.path(tmp_path, config["name"])
-            measured.fill(file, measured.settings(config, MODEL), iter([(0, {"page": "p"})]))
+            (first,) = measured.missing(tmp_path, config, MODEL, 1)
+            measured.fill(file, measured.settings(config, MODEL), iter([(first, {"page": "p"})]))
         measured.measure(tmp_path, limit=1)
 
 

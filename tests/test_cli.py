@@ -112,10 +112,11 @@ def test_missing_weights_are_one_sentence(capsys, tmp_path, monkeypatch):
 
     monkeypatch.setattr(run, "load_benchmark", fakes.load_benchmark)
     monkeypatch.setattr(run, "load_model", missing)
-    sentence = mistake(
-        capsys, *fakes.command("run", "-m", "benchmark=fake_qa,fake_text", f"store={tmp_path}/s")
-    )
-    assert sentence == "kvbench: the weights are not here: run `make setup`.\n"
+    command = fakes.command("run", "-m", "benchmark=fake_qa,fake_text", f"store={tmp_path}/s")
+    assert cli.main(command) == 2
+    *counts, sentence = capsys.readouterr().err.splitlines()
+    assert counts == [f"fake / {name}: 6 samples about 6 pictures" for name in ("fake_qa", "fake_text")]
+    assert sentence == "kvbench: the weights are not here: run `make setup`."
 
 
 def test_a_bug_is_not_a_users_mistake(tmp_path, monkeypatch):

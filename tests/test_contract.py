@@ -254,7 +254,11 @@ def test_a_first_stage_that_fails_is_not_asked_for_a_second():
         ]
 
     sample = Plain(text="question", then=True, final=lambda reasoning: f"last after {reasoning}")
-    adapter = Plain(prepare=lambda text, pictures: text)
-    one, bad, two = staged.answers(ask, adapter, sample, [], ["one", "bad", "two"], 5)
+
+    class Prompt(str):
+        fitted = None
+
+    benchmark = Plain(reasoning_tokens=5, prepare=lambda adapter, text, pictures, new=0: Prompt(text))
+    one, bad, two = staged.answers(ask, None, benchmark, sample, [], ["one", "bad", "two"])
     assert isinstance(bad, MethodError)
     assert (one.reasoning, two.reasoning) == ("question by one", "question by two")

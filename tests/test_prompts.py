@@ -25,10 +25,10 @@ def folder(tmp_path_factory):
 
 
 def asked(folder, name, prompt, *more):
-    """The first sample of a mini set under a prompt."""
+    """The first sample of a mini set under a prompt: of the data, whichever ``limit`` would ask first."""
     words = [f"benchmark={name}", f"benchmark.data={folder}/{name}", f"prompt={prompt}", "method=fullkv"]
     (job,) = plan.jobs([*words, *more])
-    return benchmarks.load(job.config["benchmark"]).samples(1)[0]
+    return next(s for s in benchmarks.load(job.config["benchmark"]).samples() if s.index == 0)
 
 
 @pytest.mark.parametrize("name", ["docqa_mini", "textqa_mini", "chartqa_mini"])
@@ -167,10 +167,13 @@ def test_chain_of_thought_from_config_to_journal(tmp_path, monkeypatch):
     answers = store.load_folder(job.folder).answers
     benchmark = run.load_benchmark(job.config["benchmark"])
     adapter = run.load_model(job.config["model"])
-    found = {index: [answers[cell.digest][index] for cell in job.cells] for index in (0,)}
+    (first,) = benchmark.samples(1)
+    found = {first.index: [answers[cell.digest][first.index] for cell in job.cells]}
     distinct = {index: {record["reasoning"] for record in records} for index, records in found.items()}
-    assert len(prefills) == sum(1 + len(texts) for texts in distinct.values()) and len(distinct[0]) > 1
-    for sample in benchmark.samples(1):
+    assert (
+        len(prefills) == sum(1 + len(texts) for texts in distinct.values()) and len(distinct[first.index]) > 1
+    )
+    for sample in [first]:
         for cell in job.cells:
             record = answers[cell.digest][sample.index]
             inputs = adapter.prepare(sample.final(record["reasoning"]), sample.images())
