@@ -149,7 +149,7 @@ def test_score_counts_unequal_figures():
 
 
 def test_bootstrap_row_names_its_sizes():
-    (row,) = score.bootstrap_rows(3, 20, 50)
+    _, row = score.interval_rows(3, 20, 50)
     assert (row["cells"], row["samples"], row["resamples"]) == (3, 20, 50)
 
 
@@ -180,7 +180,7 @@ def test_cider_equals_pycocoevalcap_cell_by_cell(monkeypatch):
 
 def test_reports_are_json_with_settings_and_machine(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(report, "FOLDER", tmp_path)
-    monkeypatch.setattr(score, "bootstrap_rows", lambda *sizes: [{"sizes": list(sizes)}])
+    monkeypatch.setattr(score, "interval_rows", lambda *sizes: [{"sizes": list(sizes)}])
     path = report.save("x", [{"a": 1.5}], {"length": 3})
     stored = json.loads(path.read_text())
     assert (

@@ -177,10 +177,12 @@ class TestPower:
 
     def test_spread(self):
         values = np.random.default_rng(0).normal(0, 1, 50)
-        assert power.spread(values) == (pytest.approx(values.std(ddof=1)), 50)
+        assert power.spread(values) == (pytest.approx(values.std(ddof=1)), pytest.approx(49), 50)
+        assert np.isnan(power.spread(values[:4])[:2]).all()
         pages = np.repeat(values, 4)  # four copies say no more than one
-        sd, clusters = power.spread(pages, np.repeat(np.arange(50), 4).tolist())
-        assert clusters == 50 and sd / math.sqrt(200) == pytest.approx(values.std(ddof=1) / math.sqrt(50))
+        sd, df, clusters = power.spread(pages, np.repeat(np.arange(50), 4).tolist())
+        assert (clusters, df) == (50, pytest.approx(49))
+        assert sd / math.sqrt(200) == pytest.approx(values.std(ddof=1) / math.sqrt(50))
 
     def test_command(self, tmp_path, capsys):
         put(tmp_path, "snapkv", [0.0] * 20)
@@ -193,7 +195,7 @@ class TestPower:
         sd = np.array([float(i % 2) for i in range(20)]).std(ddof=1)
         assert frame["sd"].tolist() == pytest.approx([sd])
         assert frame["n=100"].tolist() == pytest.approx([power.detectable(sd, 100)])
-        for words in (["sd=x"], ["sd=0.3", "n=1"], ["sd=-1"], ["sd=1", "power=2"], [str(tmp_path / "gone")]):
+        for words in (["sd=x"], ["sd=0.3", "n=4"], ["sd=-1"], ["sd=1", "power=2"], [str(tmp_path / "gone")]):
             assert cli.main(["power", *words]) == 2, words
             assert capsys.readouterr().err.count("\n") == 1
 

@@ -15,9 +15,12 @@ import pytest
 from fakestore import benchmark_cfg, method_cfg
 
 from kvbench import analysis
+from kvbench.analysis.bootstrap import Difference
 from kvbench.analysis.resampling import METHODS, interval
 from kvbench.analysis.results import entries, rows, settings
-from kvbench.analysis.tables import Choice, build
+from kvbench.analysis.tables import Choice, Table, build
+from kvbench.analysis.tables.footer import chance
+from kvbench.analysis.tables.shape import Value
 from kvbench.benchmarks.base import Scores
 from kvbench.errors import UserError
 from kvbench.store import write_atomic
@@ -152,8 +155,8 @@ def test_the_interval_is_percentile_or_bca(tmp_path):
         found[method] = (value.gap.low, value.gap.high)
         assert found[method] == pytest.approx(interval(values, method=method))
     assert found["BCa"][1] > found["percentile"][1] + 0.01  # a long tail to the right
-    assert "paired bootstrap, BCa]" in analysis.table(tmp_path, interval="BCa")
-    with pytest.raises(UserError, match="percentile, BCa"):
+    assert "95 % interval, BCa bootstrap of pages or pictures]" in analysis.table(tmp_path, interval="BCa")
+    with pytest.raises(UserError, match="t, percentile, BCa"):
         analysis.table(tmp_path, interval="normal")
 
 
@@ -218,10 +221,27 @@ def test_no_sample_and_one_sample(tmp_path, n):
     put(tmp_path, "chartqa_mini", "snapkv", 64, [1.0] * n, metric="relaxed_overall")
     put(tmp_path, "chartqa_mini", "snapkv+bacon", 64, [0.5] * n, metric="relaxed_overall")
     text = analysis.table(tmp_path, width=100)
-    assert ("chartqa_mini: one sample alone has no interval" in text) == (n == 1)
-    assert "docqa_mini: intervals from fewer than 10 samples are rough" in text
+    flat = " ".join(text.split())
+    assert ("chartqa_mini: pages or pictures asked about: 1; fewer than 5 have no" in flat) == (n == 1)
+    assert "docqa_mini: pages or pictures asked about: 2; fewer than 5 have no interval and no mark" in flat
     assert ("↓50.0" in text and "no interval" in text) if n else "n/a" in text
     assert "●" not in text.split("difference")[0].split("ChartQA")[1].split("docqa_mini:")[0]
+
+
+def test_the_footer_says_what_chance_would_mark_and_where_values_touch_the_ceiling(tmp_path):
+    put(tmp_path, "docqa_mini", "snapkv", 64, [0.0] * 12)
+    put(tmp_path, "docqa_mini", "snapkv+bacon", 64, [1.0] * 11 + [0.6])
+    put(tmp_path, "docqa_mini", "snapkv+ecokv", 64, [0.0, 1.0] * 6)
+    put(tmp_path, "docqa_mini", "snapkv+mixkv", 64, [0.0] * 11 + [1.0])
+    for format in ("text", "markdown", "latex", "html"):
+        flat = " ".join(re.sub(r"[\\{}]", "", analysis.table(tmp_path, format)).split())
+        assert "2 of 3 differences; chance alone would mark less than one (5 %)" in flat
+        assert "docqa_mini: 1 value above 95 % of the maximum" in flat
+        assert "12; intervals from fewer than 20 are rough" in flat
+    many = [Value(None, gap=Difference(0, -1, 1, 9, 9)) for _ in range(90)]
+    table = Table("m", [], {"x": dict(enumerate(many))})
+    assert chance(table) == ["* 0 of 90 differences; chance alone would mark about 4 (5 %)."]
+    assert chance(Table("m", [], {})) == []
 
 
 def test_scores_that_are_not_numbers_are_said(tmp_path):

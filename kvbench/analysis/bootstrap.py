@@ -1,7 +1,7 @@
 """Is a difference between two cells more than the luck of the samples?
 
-The samples are paired: both cells answered the same questions, so the differences per sample are
-resampled, page by page where several questions share one (``kvbench.analysis.resampling``).
+The samples are paired: both cells answered the same questions, so the differences per sample are judged,
+page by page where several questions share one (``kvbench.analysis.resampling``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kvbench.errors import UserError
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean difference of two paired cells and its interval (NaN for fewer than 2 clusters).
+    """Mean difference of two paired cells and its interval (NaN for fewer than FEWEST clusters).
 
     ``n`` samples in ``clusters`` independent groups.
     """
@@ -40,7 +40,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean and its interval (NaN for fewer than 2 clusters); ``n`` and ``clusters`` as in Difference."""
+    """A mean and its interval (NaN below FEWEST clusters); ``n`` and ``clusters`` as in Difference."""
 
     value: float
     low: float
@@ -155,7 +155,7 @@ def differences(
     clusters: Clusters = None,
     **options: Any,
 ) -> list[Difference | UserError]:
-    """``difference`` of many pairs of cells at once: those with the same samples share one matrix product.
+    """``difference`` of many pairs of cells at once: those with the same samples together.
 
     A pair that ``difference`` refuses gives its UserError in the pair's place.
     """

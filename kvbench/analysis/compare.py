@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kvbench.analysis.bootstrap import Difference, difference
+from kvbench.analysis.resampling import FEWEST, USUAL
 from kvbench.analysis.results import Entry, entries
 from kvbench.analysis.scoring import benchmark_config, name_of
 from kvbench.analysis.significance import binary, holm, mcnemar
@@ -58,7 +59,7 @@ class Comparison:
     circumstances: list[str]
 
 
-def compare(first: Path, second: Path, interval: str = "percentile") -> Comparison:
+def compare(first: Path, second: Path, interval: str = USUAL) -> Comparison:
     """``interval``: a method of ``resampling.METHODS``. Raises UserError when the stores share no cell."""
     ours, theirs = _by_cell(first), _by_cell(second)
     read = functools.cache(load_folder)  # each journal once, however many cells it answers
@@ -155,9 +156,10 @@ def _changes(first: Any, second: Any) -> list[str]:
 COLUMNS = ("cell", "metric", "samples", "first", "second", "difference", "95 % interval", "texts changed")
 COLUMNS += ("lost", "won", "flip rate", "p", "p Holm")
 LEGEND = (
-    "first, second: means over the common samples; difference: second - first, paired bootstrap; lost and"
-    " won: samples whose score fell or rose; p: McNemar's exact test, where all scores are 0 or 1 (questions"
-    " count as independent); p Holm: adjusted over one family, all such rows of this comparison"
+    "first, second: means over the common samples; difference: second - first, with its 95 % interval over"
+    f" pages or pictures (none from fewer than {FEWEST}); lost and won: samples whose score fell or rose; p:"
+    " McNemar's exact test, where all scores are 0 or 1 (questions count as independent); p Holm: adjusted"
+    " over one family, all such rows of this comparison"
 )
 
 
@@ -175,6 +177,8 @@ def table(found: Comparison) -> tuple[list[list[str]], list[str]]:
                 *(_number(mean * pair.scale) for mean in pair.means),
                 _number(gap.delta * pair.scale, "+") if gap else "—",
                 f"[{_number(gap.low * pair.scale, '+')},{_number(gap.high * pair.scale, '+')}]"
+                if gap and math.isfinite(gap.low)
+                else "no interval"
                 if gap
                 else "—",
                 str(pair.changed),

@@ -10,8 +10,8 @@ import numpy as np
 
 from kvbench.analysis import policies
 from kvbench.analysis.drift import KEY, ONE_SHOT
-from kvbench.analysis.policies import GAP_TO, TOO_FEW, of, scored, series
-from kvbench.analysis.resampling import codes, draws
+from kvbench.analysis.policies import GAP_TO, NO_INTERVAL, TOO_FEW, of, scored, series
+from kvbench.analysis.resampling import FEWEST, codes, draws
 
 if TYPE_CHECKING:
     import pandas
@@ -73,7 +73,7 @@ def spearman(gap: np.ndarray, factor: np.ndarray, clusters: Sequence[str] | None
     found = spearmanr(gap, factor)
     number = codes(len(gap), clusters)
     low = high = math.nan
-    if number.max() >= 2:
+    if number.max() + 1 >= FEWEST:
         counts = draws(int(number.max()) + 1, RESAMPLES)[:, number]
         resampled = weighted_spearman(gap, factor, counts)
         resampled = resampled[np.isfinite(resampled)]  # a resample of one value has no ρ
@@ -84,7 +84,7 @@ def spearman(gap: np.ndarray, factor: np.ndarray, clusters: Sequence[str] | None
         "high": float(high),
         "p": float(found.pvalue),
         "n": len(gap),
-        "note": "" if number.max() >= 2 else "fewer than 3 pictures have no interval",
+        "note": "" if number.max() + 1 >= FEWEST else NO_INTERVAL,
     }
 
 

@@ -1,9 +1,9 @@
 """Refresh policies compared: fidelity, rates and costs, and terciles of drift.
 
 Every function takes the samples of ``kvbench.analysis.drift.load`` and returns a tidy frame. What cannot
-be computed is NaN, with the reason in the column ``note``. Intervals are 95 % bootstrap intervals over
-clusters (a picture with all its questions). The analyses are those of the RCR paper (section on drift,
-length and cost).
+be computed is NaN, with the reason in the column ``note``. Intervals are 95 % intervals over clusters (a
+picture with all its questions), see ``kvbench.analysis.resampling``. The analyses are those of the RCR
+paper (section on drift, length and cost).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from kvbench.analysis.bootstrap import difference, estimate
 from kvbench.analysis.drift import GROUP, KEY, ONE_SHOT, WEIGHTS
+from kvbench.analysis.resampling import FEWEST
 from kvbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 FULL = "fullkv"
 GAP_TO = ("infinigen", "exact")
 TOO_FEW = "fewer than 3 samples"
+NO_INTERVAL = f"fewer than {FEWEST} pictures have no interval"
 _INTERVAL = ("value", "low", "high", "n", "clusters", "note")
 
 
@@ -68,7 +70,7 @@ def compare(
         gap = difference(series(mine), series(theirs), (policy, str(other)), clusters=clusters_of(mine))
     except UserError as error:
         return hole(str(error))
-    note = "" if gap.clusters > 1 else "one picture alone has no interval"
+    note = "" if gap.clusters >= FEWEST else NO_INTERVAL
     return dict(zip(_INTERVAL, (gap.delta, gap.low, gap.high, gap.n, gap.clusters, note), strict=True))
 
 
@@ -78,7 +80,7 @@ def rates(frame: pandas.DataFrame) -> pandas.DataFrame:
     Quantities: refreshed (share of layer-steps), stayed (share of adjacent steps whose most attended prefix
     position is the same), overlap (share of the exact top entries held), drift (attention mass on evicted
     entries); per KV head and step: reads (vectors), dots (full-dimension dot products), held (key
-    equivalents on the device). Long answers weigh by their steps; intervals resample clusters.
+    equivalents on the device). Long answers weigh by their steps; intervals are over clusters.
     """
     rows = []
     for group in groups(frame):
@@ -207,7 +209,7 @@ def mean(rows: pandas.DataFrame, column: str, weight: str | None = None) -> dict
         return hole("not scored" if weight is None else "no traces: run with trace=true")
     weights = None if weight is None else series(rows, weight)
     found = estimate(values, column, clusters=clusters_of(rows), weights=weights)
-    note = "" if found.clusters > 1 else "one picture alone has no interval"
+    note = "" if found.clusters >= FEWEST else NO_INTERVAL
     return dict(zip(_INTERVAL, (*astuple(found), note), strict=True))
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvbench.analysis.resampling import codes
+from kvbench.analysis.resampling import FEWEST, codes, linearised
 from kvbench.errors import UserError
 
 if TYPE_CHECKING:
@@ -63,19 +63,18 @@ def detectable(
     return sd * float(brentq(lambda effect: power_of(effect, 1, n, alpha, df) - power, 0, high, xtol=1e-10))
 
 
-def spread(values: np.ndarray, clusters: Sequence[Hashable] | None = None) -> tuple[float, int]:
-    """(sd, clusters) of paired differences [n]: sd / √n is the standard error of their mean.
+def spread(values: np.ndarray, clusters: Sequence[Hashable] | None = None) -> tuple[float, float, int]:
+    """(sd, degrees of freedom, clusters) of paired differences [n]; sd / √n is the error of their mean.
 
-    Where questions share a picture the sd holds the design effect: it is √n times the standard error of
-    the ratio of sums over clusters (linearised). NaN below 2 clusters.
+    Where questions share a picture the sd holds the design effect, see ``resampling.linearised``. NaN below
+    FEWEST clusters, from which no difference is ever marked.
     """
     values = np.asarray(values, dtype=float)
-    number = codes(len(values), clusters)
-    m = len(np.unique(number))
-    if m < 2:
-        return math.nan, m
-    residuals = np.bincount(number, values - values.mean())
-    return float(math.sqrt(m / (m - 1) * (residuals**2).sum() / len(values))), m
+    m = len(np.unique(codes(len(values), clusters)))
+    if m < FEWEST:
+        return math.nan, math.nan, m
+    found = linearised(values[:, None], clusters)
+    return float(math.sqrt(len(values) * (found.errors**2).sum())), float(found.df[0]), m
 
 
 def of_store(
@@ -85,7 +84,7 @@ def of_store(
 
     Columns: model, benchmark, method, budget, base, metric, n, clusters, sd, and the detectable difference
     with the present samples (``now``) and with each of ``counts`` (``n=COUNT``); NaN where these are fewer
-    than 2 clusters. A small store knows its sd roughly.
+    than FEWEST clusters. A small store knows its sd roughly.
     """
     import pandas
 
@@ -102,14 +101,16 @@ def of_store(
             continue
         try:
             gaps = paired(*(one.scores.per_sample[metric] for one in cells), (entry.label, base.label))
-            sd, clusters = spread(np.array(list(gaps.values())), labels(list(gaps), entry.scores.clusters))
+            sd, known, clusters = spread(
+                np.array(list(gaps.values())), labels(list(gaps), entry.scores.clusters)
+            )
         except UserError:
             continue  # the table's footer names broken scores
         row = {name: getattr(entry.cell, name) for name in ("model", "benchmark", "method", "budget")}
         row |= {"base": base.label, "metric": metric, "n": len(gaps), "clusters": clusters, "sd": sd}
         for name, n in (("now", len(gaps)), *((f"n={n}", n) for n in counts)):
-            df = clusters * n / len(gaps) - 1  # more samples bring more clusters of the same size
-            usable = math.isfinite(sd) and df >= 1
+            df = (known + 1) * n / len(gaps) - 1  # more samples bring more clusters of the same sizes
+            usable = math.isfinite(sd) and clusters * n / len(gaps) >= FEWEST
             row[name] = detectable(sd, n, power, alpha, df) if usable else math.nan
         rows.append(row)
     columns = ["model", "benchmark", "method", "budget", "base", "metric", "n", "clusters", "sd", "now"]

@@ -11,7 +11,7 @@ import numpy as np
 
 from kvbench import reference
 from kvbench.analysis.bootstrap import Estimate, labels
-from kvbench.analysis.resampling import SEED, resampled
+from kvbench.analysis.resampling import FEWEST, Linear, linearised
 from kvbench.analysis.results import Entry, mean, method_options
 from kvbench.analysis.scoring import benchmark_config
 from kvbench.config import benchmark_file
@@ -145,8 +145,8 @@ def _text(value: object) -> str:
 def _averages(found: Sequence[Pair]) -> dict[int, Pair]:
     """Averages whose parts are all measured, by place in ``found``.
 
-    Parts of other benchmarks (tasks) are resampled independently, those of one benchmark (kinds of elements)
-    together: they may share pictures.
+    Parts of other benchmarks (tasks) are independent, those of one benchmark (kinds of elements) may share
+    pictures: their errors are summed picture by picture.
     """
     parts: dict[tuple, list[Pair]] = defaultdict(list)
     for pair in found:
@@ -178,17 +178,22 @@ def _line(row: reference.Row) -> tuple:
 
 
 def _average_intervals(lines: Sequence[Sequence[Pair]]) -> np.ndarray:
-    """95 % intervals [2, k] of the averages of k lines with the same parts; NaN where a part has none."""
+    """95 % t intervals [2, k] of the averages of k lines with the same parts; NaN where a part has none.
+
+    Errors of benchmarks add up with the degrees of freedom of Welch (1947) and Satterthwaite.
+    """
     parts = list(zip(*lines, strict=True))
     samples: dict[str, set[int]] = defaultdict(set)  # by benchmark, those of all its parts
     for members in parts:
         for one in members:
             samples[one.entry.cell.benchmark] |= set(_values(one))
-    seeds = {benchmark: SEED + number for number, benchmark in enumerate(samples)}
-    total = np.zeros(len(lines))
+    found: dict[str, list[Linear]] = defaultdict(list)
     for members in parts:
         series = [_values(one) for one in members]
-        if any(set(one) != set(series[0]) for one in series) or min(m.measured.clusters for m in members) < 2:
+        if (
+            any(set(one) != set(series[0]) for one in series)
+            or min(m.measured.clusters for m in members) < FEWEST
+        ):
             return np.full((2, len(lines)), math.nan)
         entry = members[0].entry
         order = sorted(samples[entry.cell.benchmark])
@@ -196,9 +201,17 @@ def _average_intervals(lines: Sequence[Sequence[Pair]]) -> np.ndarray:
         present = np.array([float(index in series[0]) for index in order])
         values = np.array([[one.get(index, 0.0) for one in series] for index in order])
         scale = np.array([_scale(one.published, one.entry) for one in members])
-        seed = seeds[entry.cell.benchmark]
-        total = total + scale * resampled(values, clusters=groups, weights=present, seed=seed)
-    return np.nanpercentile(total / len(parts), [2.5, 97.5], axis=0)
+        part = linearised(values, groups, present)
+        share = scale / len(parts)
+        found[entry.cell.benchmark].append(Linear(share * part.means, share * part.errors, part.df))
+    errors = [sum(part.errors for part in each) for each in found.values()]
+    variances = np.array([(one**2).sum(0) for one in errors])
+    freedom = np.array([np.min([part.df for part in each], axis=0) for each in found.values()])
+    total = variances.sum(0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        df = np.where(total > 0, total**2 / (variances**2 / freedom).sum(0), freedom.min(0))
+    means = sum(part.means for each in found.values() for part in each)
+    return Linear(means, np.sqrt(total)[None], df).interval()
 
 
 def _values(pair: Pair) -> dict[int, float]:

@@ -1,16 +1,25 @@
-"""Resampling: bootstrap intervals of means, with clusters drawn as a whole.
+"""Intervals of means over clusters: Student's t of linearised residuals, or a bootstrap on request.
 
-Questions about one page or picture are not independent: a cluster (a page with all its questions) is drawn
-as a whole, and the statistic is the ratio of sums over the drawn clusters, so clusters may differ in size
-(the cluster bootstrap; Davison and Hinkley 1997, section 3.8). The draws depend on the seed and the number
-of clusters alone, so all methods of a benchmark are judged on the same resamples: one matrix of counts,
-multiplied with the values of all of them.
+Questions about one page or picture are not independent: a cluster (a page with all its questions) counts as
+a whole, and the statistic is a ratio of sums over clusters, so clusters may differ in size. The usual rule,
+``t``, is the cluster-robust variance with the leverage correction CR2 and Satterthwaite's degrees of freedom
+(Bell and McCaffrey 2002; Imbens and Kolesar 2016); where clusters are alike these are the plain variance of
+cluster means and clusters - 1. Under no difference 95 % intervals hold 0 in 94 to 98 % of cases from 5
+clusters up (`scripts/coverage.py` prints the simulation), percentiles of resampled means in 81 to 92 % at 5
+to 10. What no rule here holds: differences that are lopsided themselves, rare large losses say, are covered
+in 88 to 93 %, and a true difference of 5 % from a cell that is always right in 81 % at 8 clusters and 85 to
+92 % at 20 and 40, as too few samples differ to see the spread; tables say so near the maximum.
+
+Bootstraps (Davison and Hinkley 1997, section 3.8) draw clusters as a whole. The draws depend on the seed and
+the number of clusters alone, so all methods of a benchmark are judged on the same resamples: one matrix of
+counts, multiplied with the values of all of them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -20,7 +29,10 @@ from kvbench.errors import UserError
 
 RESAMPLES = 9999
 SEED = 0
-METHODS = ("percentile", "BCa")
+METHODS = ("t", "percentile", "BCa")
+USUAL = "t"
+FEWEST = 5  # clusters: from fewer there is no interval and no mark, whatever the method
+ROUGH = 20  # clusters: intervals from fewer are called rough
 _BATCH_VALUES = 20_000_000  # resampled values held at once: bounds memory on large benchmarks
 
 
@@ -91,6 +103,49 @@ def _sums(
     return sums, sizes
 
 
+@dataclass(frozen=True)
+class Linear:
+    """Means [k] of k series, what each of m clusters adds to their errors [m, k], degrees of freedom [k].
+
+    The squares of ``errors`` sum to the variance of the mean.
+    """
+
+    means: np.ndarray
+    errors: np.ndarray
+    df: np.ndarray
+
+    def interval(self, confidence: float = 0.95) -> np.ndarray:
+        """Student's t intervals [2, k]."""
+        from scipy.special import stdtrit
+
+        half = stdtrit(self.df, (1 + confidence) / 2) * np.sqrt((self.errors**2).sum(0))
+        return np.array([self.means - half, self.means + half])
+
+
+def linearised(
+    values: np.ndarray,
+    clusters: Sequence[Hashable] | None = None,
+    weights: np.ndarray | None = None,
+) -> Linear:
+    """Weighted means of k series ``values`` [n, k] as sums over clusters.
+
+    With h the share of the units that a cluster holds, its error is its residual sum over √(1 - h) (CR2). The
+    degrees of freedom match the first two moments of the variance for independent samples of one spread:
+    1 / (Σh² + (Σu)² - Σu²) with u = h² / (1 - h). One cluster that holds all has no error: NaN.
+    """
+    sums, sizes = _sums(values, clusters, weights)
+    total = sizes.sum(0)
+    means = sums.sum(0) / total
+    share = sizes / total
+    with np.errstate(invalid="ignore", divide="ignore"):
+        residuals = sums - sizes * means
+        residuals[np.abs(residuals) <= 1e-12 * np.abs(sums).max(initial=1e-300)] = 0  # rounding of constants
+        errors = residuals / total / np.sqrt(1 - share)
+        leverage = share**2 / (1 - share)
+        df = 1 / ((share**2).sum(0) + leverage.sum(0) ** 2 - (leverage**2).sum(0))
+    return Linear(means, errors, np.broadcast_to(df, means.shape))
+
+
 def intervals(
     values: np.ndarray,
     *,
@@ -99,18 +154,20 @@ def intervals(
     confidence: float = 0.95,
     resamples: int = RESAMPLES,
     seed: int = SEED,
-    method: str = "percentile",
+    method: str = USUAL,
 ) -> np.ndarray:
-    """Bootstrap intervals [2, k] of the (weighted) means of k series ``values`` [n, k]; NaN below 2 clusters.
+    """Intervals [2, k] of the (weighted) means of k series ``values`` [n, k]; NaN below FEWEST clusters.
 
-    ``method`` is percentile or BCa (Efron 1987; scipy's, over clusters). A constant has no skewness to
-    correct: its interval is the constant. Raises UserError for another method.
+    ``method`` is t, percentile or BCa (Efron 1987; scipy's, over clusters); ``resamples`` and ``seed`` are
+    those of the bootstraps. A constant's interval is the constant. Raises UserError for another method.
     """
     if method not in METHODS:
-        raise UserError(f"there is no bootstrap method {method!r}: choose from {', '.join(METHODS)}.")
+        raise UserError(f"there is no interval {method!r}: choose from {', '.join(METHODS)}.")
     values = np.asarray(values, dtype=np.float64)
-    if len(np.unique(codes(len(values), clusters))) < 2:
+    if len(np.unique(codes(len(values), clusters))) < FEWEST:
         return np.full((2, values.shape[1]), math.nan)
+    if method == "t":
+        return linearised(values, clusters, weights).interval(confidence)
     if method == "BCa":
         sums, sizes = _sums(values, clusters, weights)
         sizes = np.broadcast_to(sizes, sums.shape)

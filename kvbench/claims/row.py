@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from kvbench.analysis.resampling import FEWEST
 from kvbench.errors import UserError
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
-FEWEST = 5  # pages: an interval resampled from fewer is far too narrow to decide anything
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("stores", nargs="*", metavar="DIR", help="two stores")
     parser.add_argument("--format", choices=("text", "csv"), default="text", help="text (default) or csv")
     parser.add_argument(
-        "--interval", choices=resampling.METHODS, default="percentile", help="bootstrap (default: percentile)"
+        "--interval",
+        choices=resampling.METHODS,
+        default=resampling.USUAL,
+        help="over pages or pictures: t (default), or a bootstrap",
     )
     options = parser.known(arguments)
     if len(options.stores) != 2:

@@ -23,7 +23,10 @@ def main(arguments: list[str]) -> int:
     counts = [_number("n", word, int) for word in settings["n"].split(",") if word]
     power, alpha = (_number(name, settings[name], float) for name in ("power", "alpha"))
     from kvbench.analysis.power import detectable, of_store
+    from kvbench.analysis.resampling import FEWEST
 
+    if too_few := [n for n in counts if n < FEWEST]:
+        raise UserError(f"n={too_few[0]} has no interval, so it shows nothing: give at least {FEWEST}.")
     if settings["sd"]:
         sd = _number("sd", settings["sd"], float)
         found = [(n, detectable(sd, n, power, alpha)) for n in counts or [20, 50, 100, 200, 500, 1000]]

@@ -37,7 +37,10 @@ def main(arguments: list[str]) -> int:
         " score, the same method without its refresh)",
     )
     parser.add_argument(
-        "--interval", choices=resampling.METHODS, default="percentile", help="bootstrap (default: percentile)"
+        "--interval",
+        choices=resampling.METHODS,
+        default=resampling.USUAL,
+        help="over pages or pictures: t (default), or a bootstrap",
     )
     parser.add_argument(
         "--exact", action="store_true", help="p of McNemar's exact test and Holm's adjustment, not intervals"
@@ -53,7 +56,7 @@ def main(arguments: list[str]) -> int:
     store = Path(settings["store"])
     code = scored(store)
     choice = {"against": options.against, "interval": options.interval, "exact": options.exact}
-    chosen = choice != {"against": None, "interval": "percentile", "exact": False}
+    chosen = choice != {"against": None, "interval": resampling.USUAL, "exact": False}
     if experiment is not None and experiment.paper and not chosen:
         from kvbench.analysis.tables import beside_paper
 

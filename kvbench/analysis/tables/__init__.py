@@ -2,7 +2,7 @@
 
 Methods down, benchmarks x budgets across, FullKV on top. A method with a score on top of a capacity
 (``snapkv+bacon``) shows its difference from that capacity alone (``snapkv``) at the same budget, a method
-with a refresh the difference from itself without it, with the paired bootstrap 95 % interval; ``*`` marks
+with a refresh the difference from itself without it, with the paired 95 % interval; ``*`` marks
 an interval that excludes 0. The best compressed value of a column is marked only when its lead over every
 other method is outside noise as well. A cell that is missing is a hole, and the command that fills it is
 printed.

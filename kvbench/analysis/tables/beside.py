@@ -26,8 +26,9 @@ from kvbench.experiments import Experiment
 from kvbench.reference import sizes
 
 LEGEND = (
-    "measured: this store, with its 95 % bootstrap interval; paper: the published value; difference: measured"
-    " - paper, * where the published value lies outside the interval; ! the paper contradicts itself."
+    "measured: this store, with its 95 % interval (t over pages or pictures); paper: the published value;"
+    " difference: measured - paper, * where the published value lies outside the interval; ! the paper"
+    " contradicts itself."
 )
 COLUMNS = ["paper", "table", "model", "benchmark", "metric", "method", "setting", "budget", "unit"]
 COLUMNS += ["measured", "ci_low", "ci_high", "published", "difference", "n", "clusters"]

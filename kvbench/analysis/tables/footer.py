@@ -6,15 +6,19 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from kvbench.analysis.resampling import FEWEST, ROUGH
 from kvbench.analysis.results import Entry
 from kvbench.analysis.tables import fill
 from kvbench.analysis.tables.shape import HOLE, Table
 from kvbench.store import earlier, every_cell
+from kvbench.words import counted
+
+HIGH = 0.95  # of the maximum: above, few samples differ
 
 
 def footer(result: Table, mine: Sequence[Entry], benchmarks: Iterable[str], store: Path) -> list[str]:
     """Samples, realised entries, what to mind, and the commands (indented) that fill the holes."""
-    lines = samples(mine, benchmarks) + realised(mine)
+    lines = samples(mine, benchmarks) + chance(result) + ceiling(result) + realised(mine)
     lines += _other_windows(result)
     lines += dict.fromkeys(v.trouble for row in result.grid.values() for v in row.values() if v.trouble)
     lines += broken(mine)
@@ -34,16 +38,45 @@ def samples(mine: Sequence[Entry], benchmarks: Iterable[str]) -> list[str]:
         counts = sorted({e.scores.n for e in mine if e.cell.benchmark == benchmark and e.scores is not None})
         number = " or ".join(str(n) for n in counts) if counts else "no"
         lines.append(f"{benchmark}: {number} sample{'' if counts == [1] else 's'}")
-        if 1 in counts:
-            lines.append(f"{benchmark}: one sample alone has no interval.")
-        elif any(1 < n < 10 for n in counts):
-            lines.append(f"{benchmark}: intervals from fewer than 10 samples are rough; raise limit=.")
         scored = [e.scores for e in mine if e.cell.benchmark == benchmark and e.scores is not None]
         pages = min((len(set(scores.clusters.values())) for scores in scored if scores.clusters), default=0)
-        if 0 < pages < 10 <= max(counts, default=0):
+        pages = pages or min(counts, default=0)
+        if 0 < pages < FEWEST:
+            say = f"fewer than {FEWEST} have no interval and no mark"
+        elif 0 < pages < ROUGH:
+            say = f"intervals from fewer than {ROUGH} are rough"
+        else:
+            continue
+        lines.append(f"{benchmark}: pages or pictures asked about: {pages}; {say}; raise limit=.")
+    return lines
+
+
+def chance(result: Table) -> list[str]:
+    """How many of the table's marks chance alone would give."""
+    judged = [v for row in result.grid.values() for v in row.values() if v.gap and math.isfinite(v.gap.low)]
+    if not judged:
+        return []
+    expected = 0.05 * len(judged)
+    many = f"about {expected:.0f}" if expected >= 1.5 else "one" if expected >= 0.75 else "less than one"
+    marked = sum(value.gap.sure for value in judged)
+    return [f"* {marked} of {len(judged)} differences; chance alone would mark {many} (5 %)."]
+
+
+def ceiling(result: Table) -> list[str]:
+    """Where values are so near the maximum that their intervals say little."""
+    lines = []
+    for benchmark in dict.fromkeys(column.benchmark for column in result.columns):
+        high = [
+            value
+            for row in result.grid.values()
+            for column, value in row.items()
+            if column.benchmark == benchmark and value.gap and column.maximum
+            if value.value is not None and value.value > HIGH * column.maximum
+        ]
+        if high:
             lines.append(
-                f"{benchmark}: the samples are about {pages} pages or pictures; intervals from fewer than 10"
-                " are rough; raise limit=."
+                f"{benchmark}: {counted(len(high), 'value')} above {100 * HIGH:.0f} % of the maximum, where"
+                " so few samples differ that an interval may be too short: no mark is no proof of equality."
             )
     return lines
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from kvbench.analysis import resampling
 from kvbench.analysis.bootstrap import Difference
 from kvbench.analysis.results import Entry
+from kvbench.benchmarks.fidelity import AGREEMENT, ROUGE
 
 HOLE = "—"
 _METRIC_TITLES = {
@@ -41,6 +43,11 @@ class Column:
         return f"{value * self.scale:.{self.digits}f}"
 
     @property
+    def maximum(self) -> float | None:
+        """The highest value there is, in the metric's own unit; None where none is known, as of CIDEr."""
+        return 1.0 if self.scale == 100 or self.metric in (ROUGE, AGREEMENT) else None
+
+    @property
     def digits(self) -> int:
         return 1 if self.scale == 100 or self.metric == "first_divergence" else 3
 
@@ -68,7 +75,7 @@ class Choice:
     """
 
     against: str | None = None
-    interval: str = "percentile"
+    interval: str = resampling.USUAL
     exact: bool = False
 
 

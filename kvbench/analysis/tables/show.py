@@ -47,15 +47,20 @@ def legend(item: Table, best: str = BEST) -> str:
         else choice.against
     )
     at = "" if choice.against == "fullkv" else " at the same budget"
-    bootstrap = "paired bootstrap" + (f", {choice.interval}" if choice.interval != "percentile" else "")
-    below = f"[95 % interval, {bootstrap}]; * interval excludes 0"
+    rule = rule_of(choice.interval)
+    below = f"[95 % interval, {rule}]; * interval excludes 0"
     if choice.exact:
         below = (
-            f"* its 95 % interval ({bootstrap}) excludes 0; where all scores are 0 or 1, p of McNemar's exact"
+            f"* its 95 % interval ({rule}) excludes 0; where all scores are 0 or 1, p of McNemar's exact"
             " test in its place, then adjusted by Holm over one family: every such difference of this model"
             " and metric, all benchmarks, methods and budgets (questions count as independent)"
         )
     return f"↑↓→ difference from {base}{at}, {below}; {best} best compressed value, lead outside noise."
+
+
+def rule_of(interval: str) -> str:
+    """How a legend names what its intervals are."""
+    return "t over pages or pictures" if interval == "t" else f"{interval} bootstrap of pages or pictures"
 
 
 def groups(columns: Sequence[Column]) -> list[list[Column]]:
