@@ -22,13 +22,18 @@ def suggest(name: str, choices: Iterable[str]) -> str:
     return "choose one of " + ", ".join(names) + "." if names else "there is none."
 
 
-def check_whole(name: str, value: Any, least: int, hint: str = "") -> int:
-    """``value`` as an int that is at least ``least``; anything else is a UserError that says so."""
+LARGEST = 2**63 - 1  # what journals, tables and random generators can hold
+
+
+def check_whole(name: str, value: Any, least: int, hint: str = "", most: int = LARGEST) -> int:
+    """``value`` as an int of ``least`` to ``most``; anything else is a UserError that says so."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         tail = f" {hint}" if hint else ""
         raise UserError(
             f"{name} must be a whole number of at least {least}, not {value!r}:{tail} set {name}=N."
         )
+    if value > most:
+        raise UserError(f"{name} must be a whole number of at most {most}, not {value}: set {name}=N.")
     return value
 
 

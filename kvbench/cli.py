@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,11 @@ from typing import Any
 from kvbench.commands import DONE, INTERRUPTED, REQUEUE, USER_ERROR
 from kvbench.commands.parsing import EXAMPLES, Parser
 from kvbench.errors import UserError
+from kvbench.masking import mask
 from kvbench.preempt import Preempted
+
+# What a disk, a terminal or the owner of a folder refuses; anything else is a fault of kvbench itself.
+REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 # A command is the module of its name in kvbench/commands/.
 COMMANDS = {
@@ -41,10 +46,13 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point: run one command and return its exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    _open_streams()
     try:
-        return _dispatch(arguments)
+        code = _dispatch(arguments)
+        sys.stdout.flush()  # here, where a full disk can still be told
+        return code
     except UserError as error:
-        print(f"kvbench: {error}", file=sys.stderr)
+        print(f"kvbench: {mask(str(error))}", file=sys.stderr)
         return USER_ERROR
     except KeyboardInterrupt:
         print("kvbench: interrupted; the same command continues where it stopped.", file=sys.stderr)
@@ -55,8 +63,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader of our output went away, as `head` does; the interpreter must not complain when it
         # flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence()
         return DONE
+    except OSError as error:
+        if error.errno not in REFUSED:
+            raise
+        if error.filename is None:  # our own output; the interpreter must not try again
+            _silence()
+        print(f"kvbench: {mask(_refusal(error))}", file=sys.stderr)
+        return USER_ERROR
+
+
+def _refusal(error: OSError) -> str:
+    """The sentence for what an operating system refuses, wherever it was met."""
+    if error.filename is None:
+        return f"cannot print ({error.strerror}): make room, or write the output elsewhere."
+    return (
+        f"cannot use {error.filename} ({error.strerror}): ask its owner for access, or name another place, "
+        "as in store=DIR."
+    )
+
+
+def _open_streams() -> None:
+    """A process may be started with its output closed; what is printed then goes nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for the life of the process
+
+
+def _silence() -> None:
+    """Let what is still to be printed go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(arguments: list[str]) -> int:

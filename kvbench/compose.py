@@ -17,7 +17,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from kvbench import paths
 from kvbench.config import RunConfig, suggest
@@ -92,7 +92,10 @@ def compose(overrides: list[str], multirun: bool = False) -> DictConfig:
         key = (multirun, tuple(overrides))
         if key not in _cache:
             mode = RunMode.MULTIRUN if multirun else RunMode.RUN
-            _cache[key] = hydra.config_loader.load_configuration("config", overrides, mode)
+            try:
+                _cache[key] = hydra.config_loader.load_configuration("config", overrides, mode)
+            except ValueError as error:  # a group that is given a number, say
+                raise _composition(error) from error
         return _cache[key]
 
 
@@ -127,7 +130,8 @@ def sentences() -> Iterator[None]:
                 f"{error.override!r} has a comma too many: take it away, or name a value after it."
             ) from error
         raise UserError(
-            f"cannot read the override {error.override!r}: write KEY=VALUE, as in budget=128."
+            f"cannot read the override {error.override!r}: write KEY=VALUE, as in budget=128; a value with "
+            """blanks or one of = # & ( ) ; { } is quoted twice, KEY="'VALUE'"."""
         ) from error
     except (HydraException, OmegaConfBaseException) as error:
         raise _composition(error) from error
@@ -148,6 +152,18 @@ def _missing(error: MissingConfigException) -> UserError:
 def _composition(error: Exception) -> UserError:
     message = str(error)
     cause = error.__cause__
+    if "Config group override must be" in message:
+        return UserError(
+            "a group (model, benchmark, method, refresh, launcher, tracking, experiment) takes a name: "
+            "`kvbench list` shows them."
+        )
+    if isinstance(error, InterpolationResolutionError):
+        name = re.search(r"[Ii]nterpolation key '([^']*)'", message)
+        what = f"${{{name[1]}}}" if name else "${...}"
+        return UserError(
+            f"{what} names no key of the config: correct it, or quote it as in 'a\\{what}' to mean the "
+            "characters themselves."
+        )
     unknown = re.search(r"Could not override '([^']+)'", message)
     if unknown and type(cause).__name__ in ("ConfigAttributeError", "ConfigKeyError", "NoneType"):
         return unknown_key(unknown.group(1))

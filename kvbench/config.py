@@ -10,6 +10,7 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
+from kvbench import shapes
 from kvbench.benchmarks import fit
 from kvbench.checks import check_budget, check_whole, suggest
 from kvbench.contents import by_content
@@ -76,6 +77,8 @@ RUNTIME = frozenset(
 
 # The same split inside the groups.  A key in neither set counts as identity: a needless new cell is safer
 # than a mixed one.
+MOST_SAMPLES = 10_000_000
+MOST_SHARDS = 10_000  # each is a job with a config of its own
 DTYPES = ("bfloat16", "float16", "float32")
 MODEL_RUNTIME = frozenset({"window", "title", "device", "needs"})
 MODEL_IDENTITY = frozenset(
@@ -170,6 +173,9 @@ def _check_complete(config: dict[str, Any]) -> None:
 def check_runtime(config: dict[str, Any]) -> None:
     """Impossible values of the fields a job has besides its cells."""
     _check_complete(config)
+    for group in ("model", "benchmark"):
+        shapes.check(group, config[group])
+    shapes.check_device(config["model"])
     check_dtype(config["model"])
     for pattern in config["exclude"]:
         if not isinstance(pattern, str):
@@ -177,7 +183,8 @@ def check_runtime(config: dict[str, Any]) -> None:
                 f"exclude takes patterns MODEL/METHOD, not {pattern!r}: write exclude=[embedded/sparsemm*]."
             )
     if config["limit"] is not None:
-        check_whole("limit", config["limit"], 1, "leave it out for the benchmark's default, or")
+        hint = "leave it out for the benchmark's default, or"
+        check_whole("limit", config["limit"], 1, hint, most=MOST_SAMPLES)
     if config["benchmark"].get("unreadable", "stop") not in ("stop", "exclude"):
         raise UserError(
             f"benchmark.unreadable is stop or exclude, not {config['benchmark']['unreadable']!r}: choose one."
@@ -192,7 +199,7 @@ def check_runtime(config: dict[str, Any]) -> None:
             "decode.compile=true rounds by the batch's shape, decode.invariant=true has no batch: drop one."
         )
     check_whole("seed", config["seed"], 0)
-    shards = check_whole("shards", config["shards"], 1)
+    shards = check_whole("shards", config["shards"], 1, most=MOST_SHARDS)
     if not config["sync"] >= 0:
         raise UserError(f"sync must be a number of seconds of at least 0, not {config['sync']}: set sync=5.")
     shard = check_whole("shard", config["shard"], 0)

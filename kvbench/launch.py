@@ -10,7 +10,7 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 
-from kvbench import compose, doctor, plan, preempt, store, tracking
+from kvbench import compose, doctor, masking, plan, preempt, store, tracking
 from kvbench import run as generation
 from kvbench.errors import UserError
 from kvbench.store.files import storage_error
@@ -19,6 +19,7 @@ from kvbench.words import counted
 
 def run(overrides: list[str], multirun: bool, command: list[str]) -> int:
     """Run every job of the overrides; exit code 0 when all is answered, 1 when something is missing."""
+    command = masking.command(command)  # it travels to workers and into journals
     with compose.session() as hydra:
         jobs = plan.jobs(overrides, multirun)
         where = Path(jobs[0].config["store"])
@@ -43,7 +44,7 @@ def run(overrides: list[str], multirun: bool, command: list[str]) -> int:
         if not isinstance(error, UserError):
             raise error
     for sentence in dict.fromkeys(str(error) for error in errors):
-        print(f"kvbench: {sentence}", file=sys.stderr)
+        print(f"kvbench: {masking.mask(sentence)}", file=sys.stderr)
     if errors:
         return 2
     return 1 if len(outcomes) < len(jobs) or any(outcome.missing for outcome in outcomes) else 0
@@ -123,7 +124,7 @@ def work(overrides: list[str], shared: list[str], command: list[str]) -> generat
 
 
 def _say(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
+    print(masking.mask(sentence), file=sys.stderr, flush=True)
 
 
 def _check_store(store: Path) -> None:

@@ -89,6 +89,11 @@ def for_hydra(overrides: list[str]) -> list[str]:
     cells, others = [], []
     for override in compose.parse(overrides):
         key = override.key_or_group
+        if override.is_delete():
+            raise UserError(
+                f"cannot read {override.input_line!r}: no key can be deleted; leave it out for its default, "
+                f"or write {key}=VALUE."
+            )
         if key == "axes":
             raise UserError("axes is filled by kvbench itself: write method=A,B budget=128,64 instead.")
         if key in ("method.score", "method.capacity") or override.package is not None:
@@ -97,8 +102,8 @@ def for_hydra(overrides: list[str]) -> list[str]:
             )
         if not is_cell_axis(key):
             others.append(override.input_line)
-        elif override.is_add() or override.is_force_add() or override.is_delete():
-            raise UserError(f"cannot read {override.input_line!r}: write {key}=VALUE, without + or ~.")
+        elif override.is_add() or override.is_force_add():
+            raise UserError(f"cannot read {override.input_line!r}: write {key}=VALUE, without +.")
         else:
             cells.append(override.input_line)
     return others + [_axes(cells)] if cells else others
@@ -154,6 +159,7 @@ def _values(override: Any) -> list[str]:
     return values
 
 
+@compose.sentences()
 def jobs(overrides: list[str], multirun: bool = False) -> list[Job]:
     """Every job that ``kvbench run`` with these overrides would do, all values checked.
 
@@ -170,7 +176,7 @@ def jobs(overrides: list[str], multirun: bool = False) -> list[Job]:
                     raise UserError(f"{override.input_line} has several values: add -m to run them all.")
         shared = list(master.hydra.overrides.hydra)
         params = compose.plain(master.hydra.sweeper.params, resolve=True)
-        config.check_whole("shards", master.shards, 1)
+        config.check_whole("shards", master.shards, 1, most=config.MOST_SHARDS)
         lines = split_jobs(list(master.hydra.overrides.task), params, master.shards, master.shard)
         return [job(line, shared) for line in lines]
 
@@ -180,6 +186,7 @@ def excluded(model: str, method: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch(f"{model}/{method}", pattern) for pattern in patterns)
 
 
+@compose.sentences()
 def job(overrides: list[str], shared: list[str]) -> Job:
     """The job of one list of overrides; ``shared`` are Hydra's own overrides, as ``hydra.searchpath``."""
     composed = compose.compose(shared + overrides)
@@ -294,7 +301,10 @@ def _composed_group(group: str, name: str, overrides: list[str]) -> dict[str, An
         tuple(line for line, part in zip(overrides, parts, strict=True) if part.lstrip("+") not in apart),
     )
     if key not in _composed:
-        _composed[key] = compose.plain(compose.compose([*overrides, choice])[group], resolve=False)
+        spec = compose.plain(compose.compose([*overrides, choice])[group], resolve=False)
+        if not spec or "name" not in spec:
+            raise UserError(f"{choice} chooses nothing: set {group}=NAME, as `kvbench list` shows them.")
+        _composed[key] = spec
     return _composed[key]
 
 

@@ -11,6 +11,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from kvbench import masking
+
 PACKAGES = ("kvbench", "torch", "transformers", "lmms_eval")
 WHERE_INSTALLED = ("flash_attn",)  # named only there: it rounds 16-bit sums in its own order
 
@@ -23,7 +25,7 @@ def collect(command: list[str], seed: int, device: str, dtype: str) -> dict[str,
         "device": device,
         "dtype": dtype,
         "seed": seed,
-        "command": [_portable(word) for word in command],
+        "command": [_portable(word) for word in masking.command(command)],
         "host": host(),
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }

@@ -61,7 +61,7 @@ class SlurmLauncher(Launcher):
         jobs = [plan.job(list(overrides), shared) for overrides in job_overrides]
         before = generation.all_stored(jobs)
         left = [
-            list(overrides)
+            [word for word in overrides if not word.lstrip("+").startswith("launcher.")]  # may hold secrets
             for overrides, outcome in zip(job_overrides, before, strict=True)
             if outcome is None or outcome.missing
         ]

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kvbench import store
+from kvbench import masking, store
 from kvbench.errors import UserError
 from kvbench.plan import Job
 from kvbench.store.files import pretty
@@ -73,7 +73,7 @@ class Tracker:
             job_type="run",
             dir=str(root),
             mode=settings["mode"],
-            config={**{k: v for k, v in config.items() if k != "axes"}, "cells": _cells(self.job)},
+            config=masking.tree({**_shown(config), "cells": _cells(self.job)}),
             # Neither the terminal nor the machine's name is wandb's business.
             settings=wandb.Settings(
                 console="off",
@@ -130,6 +130,11 @@ class Tracker:
             picture = wandb.Image(pictures[0]) if pictures and hasattr(pictures[0], "convert") else None
             table.add_data(sample.index, sample.text, picture, *given)
         return table
+
+
+def _shown(config: dict[str, Any]) -> dict[str, Any]:
+    """What of a job's config is logged: not where jobs run, which may hold secrets."""
+    return {key: value for key, value in config.items() if key not in ("axes", "launcher")}
 
 
 def check(settings: dict[str, Any]) -> dict[str, Any]:

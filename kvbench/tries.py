@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvbench import memory, staged, store
+from kvbench import masking, memory, staged, store
 from kvbench.errors import SetupError, Unanswerable, UserError, without_frames
 from kvbench.plan import Job
 
@@ -154,7 +154,7 @@ def prefetched(samples: list[Any]) -> Iterator[tuple[Any, Future[Any]]]:
 
 
 def _failure(error: Exception) -> dict[str, str]:
-    message = str(error)[:2000]
+    message = masking.mask(str(error))[:2000]
     if memory.ran_out(error):
         message += " [fewer branches at once did not help: use a larger device]"
     if isinstance(error, Unanswerable):

@@ -79,7 +79,10 @@ def score_store(store: Path, folder: Path | None = None) -> list[str]:
         by_folder[cell.folder].append(cell)
     for warned in _each_folder(by_folder):
         warnings += warned
-    write_atomic(store / "results.csv", results_csv(store))
+    try:
+        write_atomic(store / "results.csv", results_csv(store))
+    except UserError as error:  # it can be read all the same: what is stored is scored
+        warnings.append(f"results.csv is not written: {error}")
     if old:
         warnings.append(old)
     return list(dict.fromkeys(warnings))

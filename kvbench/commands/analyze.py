@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvbench.commands.parsing import store_parser, store_settings
+from kvbench.commands.parsing import store_parser, store_settings, whole
 from kvbench.commands.score import scored
 from kvbench.errors import UserError
 
@@ -52,12 +52,10 @@ def _print_drift(settings: dict[str, str], format: str) -> int:
 
     store = Path(settings["store"])
     share, splits = _splits(settings)
-    seed = settings["seed"]
-    if not seed.isdigit():
-        raise UserError(f"seed must be a whole number of at least 0, not {seed!r}.")
+    seed = whole("seed", settings["seed"], 0)
     code = scored(store)
     frames = drift_report.analyses(
-        store, settings["metric"], settings["drift"], share=share, seed=int(seed), splits=splits
+        store, settings["metric"], settings["drift"], share=share, seed=seed, splits=splits
     )
     folder = drift_report.write(store, frames)
     width = max(80, shutil.get_terminal_size((120, 24)).columns)

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from kvbench.commands import DONE, INCOMPLETE
-from kvbench.commands.parsing import store_parser, store_settings
+from kvbench.commands.parsing import store_parser, store_settings, whole
 from kvbench.commands.score import scored
 from kvbench.errors import UserError
 
@@ -33,8 +33,7 @@ def main(arguments: list[str]) -> int:
     settings = store_settings(options.settings, USUAL)
     store = Path(settings["store"])
     limit, measure = settings["limit"], settings["measure"]
-    if limit and (not limit.isdigit() or int(limit) < 1):
-        raise UserError(f"limit must be a whole number of at least 1, not {limit!r}.")
+    prompts = whole("limit", limit, 1) if limit else None
     if measure not in ("true", "false"):
         raise UserError(f"measure must be true or false, not {measure!r}.")
     from kvbench.store import cells
@@ -47,7 +46,7 @@ def main(arguments: list[str]) -> int:
             )
         from kvbench.claims.measured import measure as fill
 
-        fill(store, int(limit) if limit else None)
+        fill(store, prompts)
     if stored:
         scored(store)
     found = claims.rows(store)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from kvbench.checks import check_whole
 from kvbench.errors import UserError
 
 EXAMPLES = """examples:
@@ -86,13 +87,19 @@ def store_settings(words: list[str], usual: dict[str, str]) -> dict[str, str]:
     return settings
 
 
+def whole(name: str, text: str, least: int) -> int:
+    """A setting's text as an int; UserError for anything but ASCII digits, or for one below ``least``."""
+    known = text.isascii() and text.isdigit()
+    return check_whole(name, int(text) if known else text, least)
+
+
 def resolved(overrides: list[str], every: bool = True) -> dict[str, list[dict[str, Any]]]:
     """Resolved configs of the models and benchmarks that overrides name, each a list A,B,C.
 
     A group that is not named: all of it when nothing else is (and ``every``), otherwise none. Other
     overrides (benchmark.data=...) apply to all. Raises UserError for unknown names and keys.
     """
-    from kvbench import compose
+    from kvbench import compose, shapes
 
     named: dict[str, list[str]] = {"model": [], "benchmark": []}
     others = []
@@ -111,4 +118,6 @@ def resolved(overrides: list[str], every: bool = True) -> dict[str, list[dict[st
         for group, names in named.items():
             composed = [compose.compose([f"{group}={name}", *others]) for name in names]
             chosen[group] = [compose.plain(config[group], resolve=True) for config in composed]
+            for config in chosen[group]:
+                shapes.check(group, config)
     return chosen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -143,10 +144,21 @@ def sweep(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def _check_readable(folder: Path) -> None:
+    """Raise PermissionError for a folder, or one two levels down, that ``glob`` would pass over in silence."""
+    for inner in os.scandir(folder):
+        if inner.is_dir():
+            for innermost in os.scandir(inner):
+                if innermost.is_dir():
+                    os.scandir(innermost).close()
+
+
 def folders(store: Path) -> Iterator[Path]:
     """Every STORE/MODEL/BENCHMARK that has cells."""
     if store.is_dir():
+        _check_readable(store)
         for cells_folder in sorted(store.glob("*/*/cells")):
+            _check_readable(cells_folder)
             yield cells_folder.parent
 
 

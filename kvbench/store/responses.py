@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvbench import masking
 from kvbench.errors import UserError
 from kvbench.store import journal, layout
 from kvbench.store.files import canonical, pretty, pretty_rows, write_atomic
@@ -269,7 +270,7 @@ def _history(cell: layout.Cell, responses: Responses) -> dict[str, Any]:
     return {
         "digest": cell.digest,
         "circumstances": responses.circumstances(cell.digest),
-        "commands": sorted({" ".join(run["command"]) for run in runs}),
+        "commands": sorted({" ".join(masking.command(run["command"])) for run in runs}),
         "hosts": len({run.get("host") for run in runs}),
         "first_started": started[0] if started else None,
         "last_started": started[-1] if started else None,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kvbench import masking
 from kvbench.report import Options
 
 HERE = Path(__file__).parent
@@ -78,6 +79,7 @@ def _provenance(found: Sequence[Any]) -> list[dict[str, Any]]:
     runs: dict[str, dict[str, Any]] = {}
     for entry in found:
         for run in folders[entry.cell.folder].runs.get(entry.cell.digest, {}).values():
+            run = {**run, "command": masking.command(run.get("command") or [])}  # of earlier releases too
             known = runs.setdefault(canonical(run), {"run": run, "cells": 0})
             known["cells"] += 1
     return list(runs.values())
