@@ -12,6 +12,9 @@ from __future__ import annotations
 import json
 import math
 import secrets
+import socket
+import urllib.parse
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -62,17 +65,20 @@ class Tracker:
         import wandb
 
         settings, config = self.settings, self.job.config
-        root = Path(config["store"])
+        root, mode = Path(config["store"]), settings["mode"]
+        server = wandb.setup().settings.base_url if mode == "online" else ""
+        if server and not reachable(server):
+            mode = "offline"
         self.run = wandb.init(
             id=run_id(self.job),
-            resume="allow" if settings["mode"] == "online" else None,  # offline, the id alone joins runs
+            resume="allow" if mode == "online" else None,  # offline, the id alone joins runs
             project=settings["project"],
             entity=settings["entity"],
             group=settings["group"] or root.name,
             name=self.job.title,
             job_type="run",
             dir=str(root),
-            mode=settings["mode"],
+            mode=mode,
             config=masking.tree({**_shown(config), "cells": _cells(self.job)}),
             # Neither the terminal nor the machine's name is wandb's business.
             settings=wandb.Settings(
@@ -81,11 +87,21 @@ class Tracker:
                 disable_git=True,
                 save_code=False,
                 init_timeout=30,
+                # A server that goes away while the job runs: seconds at the end, not minutes.
+                x_graphql_retry_max=2,
+                x_graphql_timeout_seconds=5,
+                x_file_stream_retry_max=2,
+                x_file_stream_timeout_seconds=5,
+                x_file_transfer_retry_max=2,
+                x_file_transfer_timeout_seconds=30,
                 x_disable_meta=True,
                 x_disable_stats=True,
                 x_disable_machine_info=True,
             ),
         )
+        if mode != settings["mode"]:
+            where = Path(self.run.dir).parent
+            self.say(f"{server} cannot be reached: logged offline; send it later with `wandb sync {where}`.")
 
     def _log(self, run: Any, outcome: Any) -> None:
         import wandb
@@ -152,6 +168,21 @@ def check(settings: dict[str, Any]) -> dict[str, Any]:
 def metric_name(row: dict[str, Any]) -> str:
     """What a tidy row is logged as: ``snapkv+bacon/64/anls``."""
     return "/".join(str(row[key]) for key in ("method", "setting", "budget", "metric") if row[key])
+
+
+def reachable(url: str, seconds: float = 3.0) -> bool:
+    """Whether something listens where a URL points: wandb itself tries for minutes."""
+    parts = urllib.parse.urlsplit(url)
+    port = parts.port or (80 if parts.scheme == "http" else 443)
+    if urllib.request.getproxies().get(parts.scheme) and not urllib.request.proxy_bypass(
+        parts.hostname or ""
+    ):
+        return True  # the proxy's business
+    try:
+        socket.create_connection((parts.hostname or "", port), seconds).close()
+        return True
+    except OSError:
+        return False
 
 
 def run_id(job: Job) -> str:

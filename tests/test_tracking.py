@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -213,3 +216,23 @@ def test_metrics_have_the_interval_of_their_mean(tmp_path, monkeypatch):
             expected.high,
         )
     assert any(row["value_low"] < row["value"] < row["value_high"] for row in logged)
+
+
+def test_an_unreachable_server_costs_seconds_and_its_run_is_kept(tmp_path):
+    """Online, nobody listening: the whole process ends soon and names what to sync later."""
+    program = [sys.executable, str(Path(fakes.__file__)), *RUN, "tracking.mode=online", "limit=2"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    elsewhere = {"WANDB_BASE_URL": url, "WANDB_API_KEY": "0" * 40, "WANDB_DATA_DIR": str(tmp_path / "data")}
+    done = subprocess.run(
+        [*program, f"store={tmp_path / 'store'}"],
+        env={**os.environ, **elsewhere},
+        capture_output=True,
+        text=True,
+        timeout=90,  # wandb alone waits for minutes
+    )
+    assert done.returncode == 0, done.stderr
+    (said,) = [line for line in done.stderr.splitlines() if "cannot be reached" in line]
+    folder = Path(said.partition("wandb sync ")[2].rstrip("`."))
+    assert url in said and list(folder.glob("*.wandb"))

@@ -145,7 +145,7 @@ def sweep(folder: Path) -> None:
 
 
 def _check_readable(folder: Path) -> None:
-    """Raise PermissionError for a folder, or one two levels down, that ``glob`` would pass over in silence."""
+    """Raise PermissionError for what ``glob`` would pass over in silence, two levels down."""
     for inner in os.scandir(folder):
         if inner.is_dir():
             for innermost in os.scandir(inner):
