@@ -135,9 +135,9 @@ def test_a_method_has_a_score_when_its_defaults_say_so(tmp_path, text, scored):
     (["exclude={a:1}"], "exclude must be a list of MODEL/METHOD patterns"),
     (["exclude=[1,[2]]"], "exclude takes patterns MODEL/METHOD"),
     (["decode=1"], "decode must be set key by key"), (["store=[a]"], "store must be one folder"),
-    (["~benchmark.metric"], "benchmark docqa_mini has no metric: add metric: VALUE to conf/benchmark"),
+    (["benchmark.metric=null"], "benchmark docqa_mini has no metric: add metric: VALUE to conf/benchmark"),
     (["benchmark.max_new_tokens=null"], "benchmark docqa_mini has no max_new_tokens"),
-    (["~model.adapter"], "model embedded has no adapter"),
+    (["model.adapter=null"], "model embedded has no adapter"),
 ])  # fmt: skip
 def test_each_slip_has_its_sentence(words, said):
     with pytest.raises(UserError) as caught:
