@@ -44,4 +44,9 @@ def tree(value: Any, name: str = "") -> Any:
         return [tree(one, name) for one in value]
     if not isinstance(value, str):
         return value
-    return MASK if value and re.fullmatch(_NAME, name, re.IGNORECASE) else mask(value)
+    return MASK if value and named(name) else mask(value)
+
+
+def named(key: str) -> bool:
+    """Whether a key says that its value is a secret."""
+    return re.fullmatch(_NAME, key, re.IGNORECASE) is not None

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from kvbench import masking
 from kvbench.checks import check_whole
 from kvbench.errors import UserError
 
@@ -48,6 +49,10 @@ def check(group: str, config: Mapping[str, Any]) -> None:
     """Raise UserError, naming key and fix, for a value of the wrong kind in a ``model`` or ``benchmark``."""
     if not isinstance(config, Mapping) or not config:
         raise UserError(f"no {group} is chosen: set {group}=NAME, as `kvbench list` shows them.")
+    for key in config:
+        if masking.named(str(key)):
+            # It would be a part of what names the cell, and so of every file about it.
+            raise UserError(f"{group}.{key} looks like a secret: leave it out, and export it before the run.")
     for key, shape in SHAPES[group].items():
         value, name = config.get(key), f"{group}.{key}"
         if value is None:
