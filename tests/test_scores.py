@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvbench.methods import build, names
+from kvbench.methods import build, contract, names
 from kvbench.methods.observation import Observation
-from kvbench.methods.select import select
+from kvbench.methods.select import kept_mask, select
 
 L, H, G, N, D, W = 4, 2, 3, 41, 8, 6
 M = N - W
@@ -145,13 +145,15 @@ def test_window(reduce, how, kernel):
         close(ours[layer, head], window_b(k, q, W, reduce, kernel, how))
 
 
+@pytest.mark.parametrize("scale", ["base", "importance"])
 @pytest.mark.parametrize("window", [1, 2, 6])
-def test_mixkv(window):
-    ours = scores_of("mixkv", 16, window=window)
+def test_mixkv(window, scale):
+    ours = scores_of("mixkv", 16, window=window, scale=scale)
     for layer, head, k, v, q in heads(*tensors(window=window)):
         importance, b = brute_importance(k, v, q, window)
         unit, mu, _, r = geometry(k)
-        diversity = to_mean(scale01([-dot(u, mu) for u in unit[: len(b)]]), b)
+        target = b if scale == "base" else importance
+        diversity = to_mean(scale01([-dot(u, mu) for u in unit[: len(b)]]), target)
         close(ours[layer, head], [r * s + (1 - r) * i for s, i in zip(diversity, importance, strict=True)])
 
 
@@ -199,13 +201,15 @@ def brute_ecokv(k, v, q, window, o):
     alpha, beta = o.get("alpha", 0.8), o.get("beta", 0.6)
     s_div = [alpha * e + (1 - alpha) * c for e, c in zip(s_e, s_c, strict=True)]
     tau = o.get("tau") or math.sqrt(D)
-    if o.get("redundancy") == "std":
+    if o.get("redundancy", "euclidean") != "euclidean":
         r_e = 1 - sigmoid(math.sqrt(mean([x * x for x in d])) / tau)
     else:
         r_e = 2 - 2 * sigmoid(mean(d) / tau)
     weight = min(max(beta * r_e + (1 - beta) * r_c, 0), 1)
-    importance, _ = brute_importance(k, v, q, window)
-    diversity = to_mean(scale01(s_div), importance)
+    if o.get("redundancy") == "std_weight":
+        weight = r_e
+    importance, b = brute_importance(k, v, q, window)
+    diversity = to_mean(scale01(s_div), b if o.get("scale") == "base" else importance)
     return [weight * s + (1 - weight) * i for s, i in zip(diversity, importance, strict=True)]
 
 
@@ -220,6 +224,8 @@ ECO = [
     {"normalise": "mad"},
     {"normalise": "mad", "mad_temperature": 2.0},
     {"redundancy": "std"},
+    {"redundancy": "std_weight"},
+    {"scale": "base"},
     {"printed_sign": True},
     {"epsilon": 0.5},
 ]
@@ -246,6 +252,20 @@ def test_ecokv_weight_is_clamped():
     assert torch.equal(method.score(view, None)[below], view.importance[below])
 
 
+def brute_residual(k, q, residual, by):
+    """E of one KV head: pooled before [.]+ (base), never (raw), or after it (pooled); per group or query."""
+    how = "avg" if residual == "base" else "none"
+    groups = [q] if by == "group" else [[head] for head in q]
+    found = []
+    for group in groups:
+        last = group_reduce([softmax_row(head[-1], k, len(k) - 1)[: len(k) - W] for head in group])
+        last = pool(last) if how == "avg" else last
+        mean_row = window_b(k, group, W, how=how)
+        found.append([max(x - y, 0) for x, y in zip(last, mean_row, strict=True)])
+    found = group_reduce(found)
+    return pool(found) if residual == "pooled" else found
+
+
 def brute_bacon(keys, values, queries, selected, o):
     """{(layer, head): scores}, by the paper's equations 1 to 16."""
     use = [o.get(x, True) for x in ("evidence", "coherence", "persistence")]
@@ -253,9 +273,8 @@ def brute_bacon(keys, values, queries, selected, o):
     released = o.get("variant") == "released"
     residual, base, out = {}, {}, {}
     for layer, head, k, _, q in heads(keys, values, queries):
-        b = window_b(k, q, W)
-        residual[layer, head] = [max(x - y, 0) for x, y in zip(last_q(k, q, W), b, strict=True)]
-        base[layer, head] = b
+        residual[layer, head] = brute_residual(k, q, o.get("residual", "base"), o.get("heads", "group"))
+        base[layer, head] = window_b(k, q, W)
     for (layer, head), e in residual.items():
         b, v = base[layer, head], []
         for i in range(len(e)):
@@ -294,6 +313,10 @@ BACON = [
     {"variant": "released"},
     {"variant": "released", "radius": 3},
     {"variant": "released", "radius": 0},
+    {"residual": "raw"},
+    {"residual": "pooled"},
+    {"heads": "query"},
+    {"heads": "query", "residual": "pooled"},
 ]
 
 
@@ -495,6 +518,52 @@ def test_adakv_ties_go_to_the_lower_head():
     for size in (100, 700, 1500):
         won = [head for _, head, _ in order[: 2 * size]]
         assert make(Ranked(b.tolist(), b.tolist()), size).tolist() == [[won.count(0), won.count(1)]]
+
+
+@pytest.mark.parametrize("name", ["mixkv", "bacon"])
+def test_adakv_may_share_by_the_score_that_selects(name):
+    """A head's share is what its scores win of the layer's pool, weighed by the part of its own top B."""
+    budget, size = 15, 15 - W
+    inputs = tensors(3)
+    score = build({"name": f"snapkv+{name}", "window": W}, budget)
+    view = Observation(*inputs).view(W)
+    per_head = score.score(view, torch.full((L, H), size)).clamp(min=0)  # uniform counts: bacon asks for them
+    method = build(
+        {"name": f"adakv+{name}", "window": W, "capacity": {"share": "score", "floor": 0.0}}, budget
+    )
+    ours = contract.capacity(method, view)
+    for layer in range(L):
+        flat = []
+        for head in range(H):
+            row = sorted(per_head[layer, head].double().tolist(), reverse=True)
+            flat += [(-x * sum(row[:size]) / sum(row), head) for x in row]
+        winners = [head for _, head in sorted(flat)[: H * size]]
+        assert ours[layer].tolist() == [winners.count(head) for head in range(H)]
+    by_b = build({"name": f"adakv+{name}", "window": W, "capacity": {"floor": 0.0}}, budget)
+    assert not torch.equal(ours, contract.capacity(by_b, view))
+    kept = kept_mask(method, Observation(*inputs)).sum(-1)
+    assert torch.equal(kept.cpu(), ours + W)
+
+
+@pytest.mark.parametrize("layers, size, length", [(4, 14, 41), (7, 24, 200), (28, 32, 500)])
+def test_pyramid_steps_may_be_exact(layers, size, length):
+    from fractions import Fraction
+
+    low = size // 20
+    high = 2 * size - low
+    line = [high - Fraction(layer * (high - low), layers - 1) for layer in range(layers)]
+    rounded = [math.floor(x + Fraction(1, 2)) for x in line]
+    ours = capacities("pyramidkv", size + W, layers=layers, length=length, step="exact")
+    assert ours[:, 0].tolist() == rounded == ours[:, 1].tolist()
+    assert rounded[0] == high and rounded[-1] == low
+
+
+@pytest.mark.parametrize("length, uniform", [(2 * 17 - 1, True), (2 * 17, False)])
+def test_pyramid_may_be_uniform_for_short_prompts(length, uniform):
+    ours = capacities("pyramidkv", 17 + W, length=length, fallback=True)
+    plain = capacities("pyramidkv", 17 + W, length=length)
+    assert torch.equal(ours, torch.full_like(ours, 17) if uniform else plain)
+    assert len(plain.unique()) > 1
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,8 @@ class Capacity:
     line: ClassVar[str]
     source: ClassVar[str]
     extras: ClassVar[frozenset[str]] = frozenset()
+    # True: called with scores= as well, [L, H, M] of the method's score where each head selects B.
+    needs_scores: ClassVar[bool] = False
 
     def __call__(self, view: View, selected: int) -> Tensor:
         """[L, H] int64 in [0, M]. `selected`: B, the budget per head without the window."""

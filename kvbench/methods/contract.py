@@ -33,8 +33,10 @@ def capacity(method: Method, view: View) -> Tensor:
     """[L, H] int64 in [0, M]: how many candidates each head selects. Raises MethodError."""
     layers, heads, _ = view.observation.shape
     part, label = method.capacity, f"method {method.name}: {_label('capacity', method.capacity)}"
+    each = method.budget - method.window
+    given = {"scores": score(method, view, uniform(view, each))} if part.needs_scores else {}
     with blame(label, part.__call__):
-        found = part(view, method.budget - method.window)
+        found = part(view, each, **given)
     fault = _shape(found, (layers, heads), "[layers, kv_heads]") or _whole(found)
     if fault is None and found.numel():
         low, high = int(found.min()), int(found.max())
@@ -45,6 +47,13 @@ def capacity(method: Method, view: View) -> Tensor:
             )
     refuse(label, part.__call__, fault)
     return found.long()
+
+
+def uniform(view: View, selected: int) -> Tensor:
+    """[L, H] int64: as many candidates of each head."""
+    import torch
+
+    return torch.full(view.observation.shape[:2], min(selected, view.candidates), dtype=torch.int64)
 
 
 def score(method: Method, view: View, selected: Tensor) -> Tensor:

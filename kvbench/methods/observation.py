@@ -182,6 +182,10 @@ class View:
         make = lambda: self.b + scaled_to(min_max(self.value_norms), self.b)  # noqa: E731
         return self._memo("importance", make, *how)
 
+    def scale(self, name: str) -> Tensor:
+        """[L, H, M] what diversity is scaled to the mean of: ``base`` (b) or ``importance``."""
+        return self.b if name == "base" else self.importance
+
 
 def min_max(scores: Tensor, epsilon: float = 0.0) -> Tensor:
     """Map each head's scores to [0, 1]; a constant head becomes zeros."""

@@ -1,4 +1,9 @@
-"""AdaKV capacity: heads of one layer share their entries by where the base score's mass lies."""
+"""AdaKV capacity: heads of one layer share their entries by where the base score's mass lies.
+
+Decisions: shares go by b whatever score selects inside a head, as the published code does (`share=score`: by
+that score, after ECOKV's appendix A.1; what is negative counts as 0, and a score that depends on the counts
+is asked with uniform ones); the floor is 0.2, as published (ECOKV's table 6 prints 0.1).
+"""
 
 from __future__ import annotations
 
@@ -14,12 +19,19 @@ from kvbench.methods.registry import capacity, option
 @dataclass(frozen=True)
 class AdaKV(UnevenCapacity):
     floor: float = option(0.2, "share of B that every head gets regardless", minimum=0, maximum=1)
+    share: str = option(
+        "base", "heads share by b, or by the score that selects (A.1)", choices=("base", "score")
+    )
     normalise: bool = option(True, "weight each head by the share of its mass within its own top B")
 
-    def __call__(self, view, selected):
+    @property
+    def needs_scores(self) -> bool:
+        return self.share == "score"
+
+    def __call__(self, view, selected, scores=None):
         import torch
 
-        base = view.b_ranked  # always b, whatever score selects inside a head
+        base = view.b_ranked if scores is None else scores.clamp(min=0).sort(-1, descending=True).values
         layers, heads, candidates = base.shape
         if self.normalise:
             total = base.sum(-1, keepdim=True)

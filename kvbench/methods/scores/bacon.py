@@ -2,9 +2,11 @@
 
 Decisions where the paper is open: gamma (eq. 15) defaults to 0.5; neighbourhoods are clipped to the
 candidates; radius 0 leaves L out, as table 7's row for r = 0 repeats table 5's without L (by eq. 5 it would
-count E twice). `variant=released` follows the behaviour of the authors' early code: the radius is a pooling
-kernel, the standard deviation of V is taken over V's own top set, and lambda is damped by clamp(mean(V) /
-mean(b), 0, 1).
+count E twice); E is the residual of attention that is reduced over the query heads and pooled as b is, while
+equations 1 to 4 are of one head and unpooled (`heads=query`, `residual=raw|pooled`).
+
+`variant=released` follows the behaviour of the authors' early code: the radius is a pooling kernel, the
+standard deviation of V is taken over V's own top set, and lambda is damped by clamp(mean(V) / mean(b), 0, 1).
 """
 
 from __future__ import annotations
@@ -36,6 +38,16 @@ class Bacon(WindowScore):
     depth: int = option(4, "preceding layers m (eq. 8)", minimum=0, maximum=1000)
     rho: float = option(2.0, "expansion of the scale-matching region (eq. 12)", minimum=0.01, maximum=1000)
     gamma: float = option(0.5, "calibration strength (eq. 14; not printed)", minimum=0, maximum=1000)
+    residual: str = option(
+        "base",
+        "E: of attention pooled as b is, of raw attention (eqs. 1 to 4), or pooled after [.]+",
+        choices=("base", "raw", "pooled"),
+    )
+    heads: str = option(
+        "group",
+        "[.]+ of the group's attention, or per query head and then reduced",
+        choices=("group", "query"),
+    )
     variant: str = option("paper", "the paper's formula or the early code's", choices=("paper", "released"))
     epsilon: float = option(1e-8, "stabiliser of lambda (eq. 15)", minimum=0)
 
@@ -59,13 +71,14 @@ class Bacon(WindowScore):
 
     def _evidence(self, view):
         """[L, H, M] V = E + L + T (eq. 10), shared by all budgets of a sample."""
-        how = (view.window, view.reduce, view.pool, view.kernel, self.variant, self.radius, self.depth)
+        how = (view.window, view.reduce, view.pool, view.kernel, self.residual, self.heads)
+        how += (self.variant, self.radius, self.depth)
         terms = (self.evidence, self.coherence, self.persistence)
 
         def make():
             import torch
 
-            residual = (view.last_query - view.b).clamp(min=0)
+            residual = self._residual(view)
             total = torch.zeros_like(residual)
             if self.evidence:
                 total = total + residual
@@ -76,6 +89,18 @@ class Bacon(WindowScore):
             return total
 
         return view.observation.memo(("bacon evidence", *how, *terms), make)
+
+    def _residual(self, view):
+        """[L, H, M] what the last query attends more than the window's mean (eq. 4)."""
+        last, mean = view.last_attention, view.observation.query_mean(view.window)
+        if self.heads == "group":
+            last, mean = view.reduced(last), view.reduced(mean)
+        if self.residual == "base":
+            last, mean = view.pooled(last), view.pooled(mean)
+        residual = (last - mean).clamp(min=0)
+        if self.heads == "query":
+            residual = view.reduced(residual)
+        return view.pooled(residual) if self.residual == "pooled" else residual
 
     def _coherence(self, residual):
         """[L, H, M] mean residual over |u - i| <= r (eq. 7)."""

@@ -2,7 +2,8 @@
 
 Decisions where the paper is open: the cosine term takes the sign of appendix A.1 (the printed algorithm
 would reward redundancy; `printed_sign` runs it); MAD scaling is sigmoid((d - median) / (MAD *
-mad_temperature)); with redundancy=std, equation 8 as printed replaces r_E.
+mad_temperature)); with redundancy=std, equation 8 as printed replaces r_E, with std_weight it is the whole
+weight (appendix D.1's words); diversity has the mean of the importance (A.1; scale=base: of b, as in MixKV).
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ class EcoKV(WindowScore):
     redundancy: str = option(
         "euclidean",
         "redundancy from mean distance or standard deviation (table 12)",
-        choices=("euclidean", "std"),
+        choices=("euclidean", "std", "std_weight"),
+    )
+    scale: str = option(
+        "importance", "diversity has the mean of the importance (A.1) or of b", choices=("importance", "base")
     )
     printed_sign: bool = option(False, "cosine term with the sign printed in algorithm 1")
     epsilon: float = option(1e-8, "stabiliser of the min-max scaling (eq. 2)", minimum=0)
@@ -44,7 +48,7 @@ class EcoKV(WindowScore):
     def __call__(self, view, selected):
         from kvbench.methods.observation import min_max, scaled_to
 
-        diversity = scaled_to(min_max(self.diversity(view)), view.importance)
+        diversity = scaled_to(min_max(self.diversity(view)), view.scale(self.scale))
         weight = self.weight(view).unsqueeze(-1)
         return weight * diversity + (1 - weight) * view.importance
 
@@ -57,6 +61,8 @@ class EcoKV(WindowScore):
     def weight(self, view):
         """[L, H] redundancy of each head, the weight of its diversity (eq. 6)."""
         spread = self._spread(view.centroid_distances(self.centroid), view)
+        if self.redundancy == "std_weight":
+            return spread
         return (self.beta * spread + (1 - self.beta) * view.redundancy).clamp(0, 1)
 
     def _normalised(self, distance):
@@ -81,6 +87,6 @@ class EcoKV(WindowScore):
         import torch
 
         tau = self.tau or view.keys.shape[-1] ** 0.5
-        if self.redundancy == "std":
+        if self.redundancy != "euclidean":
             return 1 - torch.sigmoid(distance.square().mean(-1).sqrt() / tau)
         return 2 - 2 * torch.sigmoid(distance.mean(-1) / tau)

@@ -1,4 +1,9 @@
-"""MixKV: importance mixed with diversity, weighted by how redundant the head's keys are."""
+"""MixKV: importance mixed with diversity, weighted by how redundant the head's keys are.
+
+Decisions: diversity is scaled to the mean of b, as the published code does; ECOKV's appendix A.1 writes the
+mean of the importance (`scale=importance`). The weight is this prompt's; A.1 has a static prior for Qwen2-VL
+(`weight=static`).
+"""
 
 from __future__ import annotations
 
@@ -19,12 +24,15 @@ class MixKV(WindowScore):
     weight: str = option(
         "online", "redundancy weight: this prompt's, or a static prior", choices=("online", "static")
     )
+    scale: str = option(
+        "base", "diversity has the mean of b or of the importance (A.1)", choices=("base", "importance")
+    )
     prior: str | None = option(None, 'JSON file {"layer-head": weight} of the static prior')
 
     def __call__(self, view, selected):
         from kvbench.methods.observation import min_max, scaled_to
 
-        diversity = scaled_to(min_max(-view.cosines), view.b)
+        diversity = scaled_to(min_max(-view.cosines), view.scale(self.scale))
         r = (view.redundancy if self.weight == "online" else self._prior(view)).unsqueeze(-1)
         return r * diversity + (1 - r) * view.importance
 
