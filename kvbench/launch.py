@@ -26,6 +26,8 @@ def run(overrides: list[str], multirun: bool, command: list[str]) -> int:
         _check_store(where)
         if jobs[0].config["observe"]:
             return observe(jobs)
+        if notice := plan.seed_notice(jobs):
+            _say(notice)
         if len(jobs) > 1:  # a single job says it at once
             _say_what_lacks(jobs)
         store.check_versions([cell for job in jobs for cell in job.cells], where)

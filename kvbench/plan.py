@@ -212,7 +212,7 @@ def job(overrides: list[str], shared: list[str]) -> Job:
     for spec, budget in spanned:
         if excluded(resolved["model"]["name"], spec["name"], resolved["exclude"]):
             continue
-        method = _finish(spec, raw)
+        method = _seeded(_finish(spec, raw), resolved["seed"])
         whole = config.cell_budget(method, budget)
         if "refresh" in method:
             methods.build(method, whole)  # whether the policy goes with capacity, window and budget
@@ -228,6 +228,28 @@ def job(overrides: list[str], shared: list[str]) -> Job:
     return Job(
         config={**resolved, "model": model, "benchmark": benchmark}, cells=list(cells.values()), specs=specs
     )
+
+
+def seed_notice(found: Iterable[Job]) -> str | None:
+    """What to say of jobs whose seed reaches nothing; None where a method draws, or all seeds are 0."""
+    seeds = sorted({job.config["seed"] for job in found} - {0})
+    if not seeds or any(_random(spec) for job in found for spec in job.specs.values()):
+        return None
+    return (
+        f"seed={','.join(map(str, seeds))} reaches nothing: no method here draws anything, so the answers "
+        "are those of seed=0, in cells of their own."
+    )
+
+
+def _random(method: dict[str, Any]) -> bool:
+    return method.get("score") is not None and registry.lookup("score", method["score"]["name"]).random
+
+
+def _seeded(method: dict[str, Any], seed: int) -> dict[str, Any]:
+    """A method that draws has the run's seed, unless its own option names one."""
+    if not _random(method) or method["score"]["seed"] is not None:
+        return method
+    return {**method, "score": {**method["score"], "seed": seed}}
 
 
 def _experiment(composed: Any) -> str | None:

@@ -131,6 +131,18 @@ def test_a_changed_config_makes_new_cells(kvbench, tmp_path):
     assert frame.groupby("cell").size().tolist() == [6, 6, 6]
 
 
+def test_a_seed_reaches_what_is_random_and_nothing_else(kvbench, tmp_path, capsys):
+    where = f"store={tmp_path}/s"
+    assert kvbench("run", "-m", "method=snapkv+random", "budget=64", "seed=0,1", "limit=1", where) == 0
+    assert "reaches nothing" not in capsys.readouterr().err
+    drawn = {
+        cell.config["seed"]: cell.config["method"]["score"]["seed"] for cell in store.cells(tmp_path / "s")
+    }
+    assert drawn == {0: 0, 1: 1}
+    assert kvbench("run", "method=snapkv", "budget=64", "seed=1", "limit=1", where) == 0
+    assert "seed=1 reaches nothing" in capsys.readouterr().err
+
+
 def test_results_hold_the_realised_entries_and_the_circumstances(kvbench, tmp_path):
     assert kvbench("run", "-m", "method=fullkv,adakv", "budget=64", f"store={tmp_path}/s") == 0
     full, ada = (

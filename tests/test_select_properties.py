@@ -386,7 +386,7 @@ PAPERS = {  # the papers' defaults, which a run without options has; others are 
     ("score", "h2o"): {"reduce": "mean"},
     ("score", "streaming"): {"sinks": 4},
     ("score", "rkv"): {"trade": 0.1},
-    ("score", "random"): {"seed": 0},
+    ("score", "random"): {"seed": None},
     ("capacity", "adakv"): {"floor": 0.2, "normalise": True, "share": "base"},
     ("capacity", "pyramid"): {"beta": 20, "exact_total": False, "step": "floored", "fallback": False},
     ("capacity", "sparsemm"): {"ratio": 0.1},

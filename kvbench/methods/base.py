@@ -21,6 +21,7 @@ class Score:
     line: ClassVar[str]
     source: ClassVar[str]
     default_window: ClassVar[int] = USUAL_WINDOW
+    random: ClassVar[bool] = False  # True: draws, so that the run's seed= reaches it; needs an option `seed`
     uses_capacity: ClassVar[bool] = False  # True: the scores depend on how many entries a head may select
     extras: ClassVar[frozenset[str]] = frozenset()  # what prefill must capture besides keys, values, queries
 
