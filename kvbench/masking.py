@@ -9,7 +9,7 @@ from typing import Any
 MASK = "***"
 # Names whose last word says that the value is a secret: WANDB_API_KEY, hub.token, but not max_new_tokens.
 _NAME = r"(?:[\w.-]*[\W_])?(?:api_?key|key|token|password|passwd|secret|credentials?)"
-_VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s,;&\]})'"]+)"""
+_VALUE = r"""(?!VALUE\b)(?:"[^"]*"|'[^']*'|[^\s,;&\]})'"]+)"""
 _NAMED = re.compile(rf"(?<![\w.-])({_NAME}['\"]?=|['\"]{_NAME}['\"]:\s*)({_VALUE})", re.IGNORECASE)
 _SHAPES = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|gh[opsu]_[A-Za-z0-9]{20,}|(?:AKIA|ASIA)[A-Z0-9]{16})\b"
