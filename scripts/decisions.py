@@ -1,6 +1,6 @@
 """What each reading of a paper changes here: variants in a store against the default, paired, as Markdown.
 
-for NAME in scale redundancy adakv pyramid bacon pages; do kvbench run experiment=decisions_$NAME; done
+for NAME in scale redundancy adakv pyramid total bacon pages; do kvbench run experiment=decisions_$NAME; done
 python scripts/decisions.py runs/decisions
 """
 

@@ -545,6 +545,19 @@ def test_adakv_may_share_by_the_score_that_selects(name):
     assert torch.equal(kept.cpu(), ours + W)
 
 
+def test_shares_by_one_score_are_not_anothers():
+    """Methods of one sample share what they can: the counts only where no score decides them."""
+    inputs = tensors(3)
+    share = {"window": W, "capacity": {"share": "score"}}
+    asked = (("mixkv", {}), ("bacon", {}), ("bacon", {"gamma": 3.0}), ("knorm", {}))
+    methods = [build({"name": f"adakv+{name}", **share, "score": score}, 15) for name, score in asked]
+    shared = Observation(*inputs)
+    together = [kept_mask(method, shared) for method in methods]
+    alone = [kept_mask(method, Observation(*inputs)) for method in methods]
+    assert all(map(torch.equal, together, alone))
+    assert len({tuple(mask.sum(-1).flatten().tolist()) for mask in alone}) > 1
+
+
 @pytest.mark.parametrize("layers, size, length", [(4, 14, 41), (7, 24, 200), (28, 32, 500)])
 def test_pyramid_steps_may_be_exact(layers, size, length):
     from fractions import Fraction

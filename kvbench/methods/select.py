@@ -82,8 +82,9 @@ def kept_mask(method: Method, observation: Observation) -> Tensor:
     if method.full or method.budget >= length or method.window >= length:
         return torch.ones(layers, heads, length, dtype=torch.bool)
     view = observation.view(method.window, *method.base)
+    by = method.score if method.capacity.needs_scores else None  # else the counts are those of any score
     selected = observation.memo(
-        ("selected", method.capacity, method.window, method.base, method.budget),
+        ("selected", method.capacity, by, method.window, method.base, method.budget),
         lambda: selected_counts(method, view),
     )
     if method.score.uses_capacity:

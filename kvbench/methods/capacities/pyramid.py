@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvbench.errors import UserError
 from kvbench.methods.base import UnevenCapacity
 from kvbench.methods.registry import capacity, option
 
@@ -49,6 +50,12 @@ class Pyramid(UnevenCapacity):
         "floored", "difference between layers: rounded down, or exact (A.1)", choices=("floored", "exact")
     )
     fallback: bool = option(False, "uniform for prompts of fewer than 2 B tokens (KVCache-Factory)")
+
+    def __post_init__(self):
+        if self.exact_total and self.step == "exact":
+            raise UserError(
+                "capacity `pyramid`: exact_total=true has its own rounding; leave step=exact out."
+            )
 
     def __call__(self, view, selected):
         import torch
