@@ -215,13 +215,14 @@ class TestDrawing:
         from matplotlib.figure import Figure
 
         panel = Figure().subplots()
-        values = np.array([[1.0, np.nan, 5], [3, 4, np.nan], [5, 8, np.nan]])  # too few have the last column
-        observed.line(panel, [7, 8, 9], values, ["a", "b", "c"], "red")
+        nan = np.nan  # too few have the last column
+        values = np.array([[1.0, nan, 5], [2, 4, nan], [3, 5, nan], [3, 6, nan], [4, 7, nan], [5, 8, nan]])
+        observed.line(panel, [7, 8, 9], values, list("abcdef"), "red")
         (drawn,) = panel.lines
         assert drawn.get_xydata()[:2].tolist() == [[7, 3], [8, 6]] and np.isnan(drawn.get_ydata()[2])
         (band,) = panel.collections
         low, high = band.get_paths()[0].vertices[:, 1].min(), band.get_paths()[0].vertices[:, 1].max()
-        assert 1 <= low < 3 and 6 < high <= 8  # of two prompts as of three
+        assert 1 <= low < 3 and 6 < high <= 8  # of five prompts as of six
 
     def test_shares_of_the_first_picture(self):
         import base64
