@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -115,13 +116,17 @@ def a_trace(steps: int, index: int):
     return Trace.from_values(values, held=2)
 
 
-def install() -> None:
-    """Put the fakes in place of the model, the benchmarks and the engine."""
+def install(put: Callable[..., None] = setattr) -> None:
+    """Put the fakes in place of the model, the benchmarks and the engine.
+
+    ``put``: monkeypatch.setattr inside a test, so that later tests have the real ones again.
+    """
     from kvbench import provenance, run
 
     # The checkout may change while tests run; the rest of the provenance stays as it is.
-    provenance.git_state = lambda folder: {"revision": "0" * 40, "dirty": False}
-    run.load_model, run.load_benchmark, run.generate = load_model, load_benchmark, generate
+    put(provenance, "git_state", lambda folder: {"revision": "0" * 40, "dirty": False})
+    for fake in (load_model, load_benchmark, generate):
+        put(run, fake.__name__, fake)
 
 
 def command(*arguments: str) -> list[str]:

@@ -61,8 +61,8 @@ def test_strange_words_of_the_other_commands(capsys, tmp_path, command):
 
 
 @pytest.mark.parametrize("folder", ["été 2026", "a (b)", "a;b & c"])
-def test_a_store_of_any_name_can_be_named(capsys, tmp_path, folder):
-    fakes.install()
+def test_a_store_of_any_name_can_be_named(capsys, tmp_path, monkeypatch, folder):
+    fakes.install(monkeypatch.setattr)
     store = f"store='{tmp_path}/{folder}'"
     assert cli.main(fakes.command("run", "method=fullkv", "limit=2", store)) == 0
     assert (tmp_path / folder).is_dir()

@@ -143,7 +143,7 @@ def test_a_preemption_signal_leaves_with_a_code_of_its_own(runs, calm, name):
 
 
 def test_two_workers_on_one_shard(runs, calm):
-    first = runs.start(FAKE_SLEEP="0.15")
+    first = runs.start(FAKE_SLEEP="0.5")
     while runs.answers() < CELLS:
         time.sleep(0.002)
     assert runs.run("benchmark=fake_qa") == 2

@@ -241,7 +241,7 @@ def test_every_value_stands_in_the_tables(capsys):
     ("arguments", "said"),
     [
         (["--paper", "bakon"], "there is no paper 'bakon': did you mean bacon?"),
-        (["--paper", "ecokv", "--table", "7"], "there is no table '7' of ecokv: choose one of 1, "),
+        (["--paper", "ecokv", "--table", "6"], "there is no table '6' of ecokv: choose one of 1, "),
         (["--table", "99"], "there is no table '99' of any paper"),
         (["--format", "tex"], "format must be one of markdown, csv, not 'tex'."),
         (["--papers", "bacon"], "has no option '--papers': did you mean --paper"),

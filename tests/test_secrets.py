@@ -11,7 +11,7 @@ import fakes
 import fakestore
 import pytest
 
-from kvbench import cli, compose, masking, run
+from kvbench import cli, compose, masking
 from kvbench.methods import registry
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
@@ -42,8 +42,7 @@ def test_no_option_of_a_run_looks_like_a_secret():
 
 
 def test_a_run_keeps_no_secret(tmp_path, capsys, monkeypatch):
-    for name in ("load_model", "load_benchmark", "generate"):
-        monkeypatch.setattr(run, name, getattr(fakes, name))
+    fakes.install(monkeypatch.setattr)
     setup = f'+launcher.setup=["export WANDB_API_KEY={KEY}"]'
     assert fakes.kvbench("run", "method=fullkv", "limit=2", f"store={tmp_path}", setup) == 0
     assert fakes.kvbench("run", f"store={tmp_path}", f"+model.api_key={KEY}") == 2

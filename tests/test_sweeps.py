@@ -16,7 +16,7 @@ GRID = ["-m", "method=fullkv,snapkv", "budget=64", "method.window=16", "benchmar
 
 @pytest.fixture
 def grid(tmp_path, monkeypatch):
-    fakes.install()
+    fakes.install(monkeypatch.setattr)
     monkeypatch.chdir(tmp_path)
     return [*GRID, "store=runs"]
 
