@@ -75,10 +75,11 @@ RUNTIME = frozenset(
     name for name, f in RunConfig.__dataclass_fields__.items() if f.metadata.get("kind") == "runtime"
 )
 
-# The same split inside the groups.  A key in neither set counts as identity: a needless new cell is safer
-# than a mixed one.
 MOST_SAMPLES = 10_000_000
 MOST_SHARDS = 10_000  # each is a job with a config of its own
+
+# The same split inside the groups.  A key in neither set counts as identity: a needless new cell is safer
+# than a mixed one.
 DTYPES = ("bfloat16", "float16", "float32")
 MODEL_RUNTIME = frozenset({"window", "title", "device", "needs"})
 MODEL_IDENTITY = frozenset(
@@ -154,25 +155,8 @@ def check_dtype(model: dict[str, Any]) -> None:
         raise UserError(f"unknown dtype {wanted!r}: set model.dtype to one of {', '.join(DTYPES)}.")
 
 
-# What code reads without a default: a config file that lacks one would end in a traceback far from it.
-REQUIRED = {"model": ("name", "adapter"), "benchmark": ("name", "kind", "max_new_tokens", "metric")}
-
-
-def _check_complete(config: dict[str, Any]) -> None:
-    """Raise UserError for a model or benchmark without a key that it must have."""
-    for group, keys in REQUIRED.items():
-        missing = [key for key in keys if config[group].get(key) is None]
-        if missing:
-            name = config[group].get("name") or "NAME"
-            raise UserError(
-                f"{group} {name} has no {' and no '.join(missing)}: add {missing[0]}: VALUE to "
-                f"conf/{group}/{name}.yaml."
-            )
-
-
 def check_runtime(config: dict[str, Any]) -> None:
     """Impossible values of the fields a job has besides its cells."""
-    _check_complete(config)
     for group in ("model", "benchmark"):
         shapes.check(group, config[group])
     shapes.check_device(config["model"])

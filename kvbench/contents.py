@@ -43,7 +43,15 @@ def _holder(config: dict[str, Any], outer: list[str]) -> dict[str, Any]:
 
 def _digest(path: str, key: str) -> str:
     try:
-        data = Path(path).expanduser().read_bytes()
+        return PREFIX + sha256(Path(path).expanduser())
     except OSError as error:
         raise UserError(f"cannot read {path} ({error.strerror}): set {key} to a file that exists.") from error
-    return f"{PREFIX}{hashlib.sha256(data).hexdigest()}"
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file as it lies there, read in blocks. Raises OSError."""
+    with path.open("rb") as file:
+        total = hashlib.sha256()
+        while block := file.read(1 << 20):
+            total.update(block)
+    return total.hexdigest()

@@ -123,3 +123,12 @@ def model(cfg: Mapping[str, Any], thorough: bool = False) -> list[Finding]:
         return [*found, Finding(of, f"weights: {weights}" if present else how, present)]
     how = f"run `kvbench fetch model={name}`, or set model.weights=FOLDER."
     return [*found, _hub(of, "weights", "models", weights, cfg, how)]
+
+
+def no_head_scores(what: str, model: str) -> str:
+    """The sentence for a model without the visual-head scores that a method needs."""
+    return (
+        f"{what} needs visual-head scores, which model {model} lacks: make them with `kvbench calibrate "
+        f"heads model={model}`, name their file with model.head_scores=FILE, or leave sparsemm out of "
+        "method=."
+    )

@@ -107,11 +107,7 @@ def _headless(jobs: list[plan.Job]) -> list[str]:
         for spec in job.specs.values()
         if (spec.get("capacity") or {}).get("name") == "sparsemm" and not spec["capacity"].get("scores")
     ]
-    return [
-        f"sparsemm needs visual-head scores, which model {name} lacks: make them with `kvbench calibrate "
-        f"heads model={name}`, name their file with model.head_scores=FILE, or leave sparsemm out of method=."
-        for name in dict.fromkeys(names)
-    ]
+    return [doctor.no_head_scores("sparsemm", name) for name in dict.fromkeys(names)]
 
 
 def _estimate(jobs: list[plan.Job], missing: list[int], devices: list[str]) -> str:

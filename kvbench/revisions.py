@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kvbench import paths
+from kvbench.contents import sha256
 from kvbench.errors import UserError
 
 BLOCK, BLOCKS = 1 << 12, 64  # bytes that count of a large file, and in how many places
@@ -118,9 +119,7 @@ def files(paths: list[str]) -> str:
     total = hashlib.sha256()
     for path in map(Path, paths):
         try:
-            with path.open("rb") as file:
-                while block := file.read(1 << 20):
-                    total.update(block)
+            total.update(sha256(path).encode())
         except OSError as error:
             raise UserError(f"cannot read {path} ({error.strerror}): copy it again.") from error
     return total.hexdigest()[:16]

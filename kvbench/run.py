@@ -325,11 +325,7 @@ def _check_head_scores(method: Any, adapter: Any) -> None:
     if getattr(capacity, "name", None) != "sparsemm" or capacity.scores is not None:
         return
     if getattr(adapter, "head_scores", None) is None:
-        raise UserError(
-            f"method {method.name} needs visual-head scores, which model {adapter.name} lacks: make them "
-            "with `kvbench calibrate heads`, name their file with model.head_scores=FILE, or leave sparsemm "
-            "out of method=."
-        )
+        raise UserError(doctor.no_head_scores(f"method {method.name}", adapter.name))
 
 
 def _placement(adapter: Any) -> tuple[str, str]:

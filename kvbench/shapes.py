@@ -14,7 +14,7 @@ WHOLE, TEXT, TEXTS, FLAG = "whole", "text", "texts", "flag"
 
 
 class Shape(NamedTuple):
-    """The kind of a key's value; ``optional``: the key may be null or absent."""
+    """The kind of a key's value; ``optional``: it may be null or absent, as code does without it."""
 
     kind: str
     optional: bool = True
@@ -22,10 +22,8 @@ class Shape(NamedTuple):
 
 SHAPES = {
     "model": {
-        "name": Shape(TEXT, optional=False),
-        **dict.fromkeys(
-            ("adapter", "id", "revision", "weights", "size", "architecture", "dtype"), Shape(TEXT)
-        ),
+        **dict.fromkeys(("name", "adapter"), Shape(TEXT, optional=False)),
+        **dict.fromkeys(("id", "revision", "weights", "size", "architecture", "dtype"), Shape(TEXT)),
         **dict.fromkeys(
             ("attention", "system", "system_prompt", "head_scores", "title", "device"), Shape(TEXT)
         ),
@@ -34,8 +32,8 @@ SHAPES = {
         "interleave": Shape(FLAG),
     },
     "benchmark": {
-        **dict.fromkeys(("name", "metric"), Shape(TEXT, optional=False)),
-        **dict.fromkeys(("kind", "task", "data", "subset", "config", "reference", "title"), Shape(TEXT)),
+        **dict.fromkeys(("name", "kind", "metric"), Shape(TEXT, optional=False)),
+        **dict.fromkeys(("task", "data", "subset", "config", "reference", "title"), Shape(TEXT)),
         **dict.fromkeys(("revision", "video_folder", "video_column", "videos"), Shape(TEXT)),
         "max_new_tokens": Shape(WHOLE, optional=False),
         **dict.fromkeys(("default_limit", "frames"), Shape(WHOLE)),
@@ -46,19 +44,27 @@ SHAPES = {
 
 
 def check(group: str, config: Mapping[str, Any]) -> None:
-    """Raise UserError, naming key and fix, for a value of the wrong kind in a ``model`` or ``benchmark``."""
+    """Raise UserError, naming key and fix, where a ``model`` or ``benchmark`` lacks a key that it must have,
+    or has a value of the wrong kind.
+    """
     if not isinstance(config, Mapping) or not config:
         raise UserError(f"no {group} is chosen: set {group}=NAME, as `kvbench list` shows them.")
     for key in config:
         if masking.named(str(key)):
             # It would be a part of what names the cell, and so of every file about it.
             raise UserError(f"{group}.{key} looks like a secret: leave it out, and export it before the run.")
+    missing = [key for key, shape in SHAPES[group].items() if not shape.optional and config.get(key) is None]
+    if missing:
+        name = config.get("name") or "NAME"
+        raise UserError(
+            f"{group} {name} has no {' and no '.join(missing)}: add {missing[0]}: VALUE to "
+            f"conf/{group}/{name}.yaml."
+        )
     for key, shape in SHAPES[group].items():
         value, name = config.get(key), f"{group}.{key}"
         if value is None:
-            if not shape.optional:
-                raise UserError(f"{name} is missing: set {name}=VALUE, or add it to the file of the {group}.")
-        elif shape.kind == WHOLE:
+            continue
+        if shape.kind == WHOLE:
             check_whole(name, value, 1)
         elif shape.kind == FLAG and not isinstance(value, bool):
             raise UserError(f"{name} must be true or false, not {value!r}: set {name}=true.")

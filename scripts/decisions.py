@@ -12,7 +12,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from kvbench.analysis.bootstrap import Difference
-from kvbench.analysis.results import Entry, compare_all, entries, method_options
+from kvbench.analysis.results import Entry, compare_all, entries
 from kvbench.analysis.scoring import benchmark_config, score_store
 from kvbench.methods import registry
 
@@ -30,7 +30,7 @@ def changed(entry: Entry) -> dict[str, object]:
     }
     return {
         key.partition(".")[2]: value
-        for key, value in method_options(entry.cell).items()
+        for key, value in entry.cell.options.items()
         if key in usual and value != usual[key]
     }
 

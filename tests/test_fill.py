@@ -16,11 +16,7 @@ TOY = ["model=qwen2_vl_7b", "model.weights=random", "benchmark=docvqa", "benchma
 @pytest.fixture
 def kvbench(monkeypatch, tmp_path):
     """The real configs, with an engine that answers at once."""
-    from kvbench import provenance, run
-
-    for name in ("load_model", "load_benchmark", "generate"):
-        monkeypatch.setattr(run, name, getattr(fakes, name))
-    monkeypatch.setattr(provenance, "git_state", lambda folder: None)
+    fakes.install(monkeypatch.setattr)
     monkeypatch.chdir(tmp_path)
     return cli.main
 

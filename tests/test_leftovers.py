@@ -13,11 +13,7 @@ from kvbench.errors import UserError
 
 @pytest.fixture
 def kvbench(monkeypatch, tmp_path):
-    from kvbench import provenance, run
-
-    for name in ("load_model", "load_benchmark", "generate"):
-        monkeypatch.setattr(run, name, getattr(fakes, name))
-    monkeypatch.setattr(provenance, "git_state", lambda folder: None)
+    fakes.install(monkeypatch.setattr)
     monkeypatch.chdir(tmp_path)
     return fakes.kvbench
 

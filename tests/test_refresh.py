@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import tinyllama
 import torch
 
 from kvbench.engine import decode, generate, prefill
@@ -17,7 +18,6 @@ from kvbench.errors import UserError
 from kvbench.methods import build
 from kvbench.methods.registry import make
 from kvbench.methods.select import kept_mask, to_sets
-from kvbench.models.base import Adapter
 
 LAYERS, HEADS, GROUP, DIM = 3, 2, 2, 16
 WINDOW, SELECTED = 8, 16
@@ -39,32 +39,9 @@ def ident(value):
     return "-".join(str(v) for v in value.values()) if isinstance(value, dict) else None
 
 
-class Letters:
-    """A tokenizer that spells ids."""
-
-    eos_token_id = 1
-
-    def decode(self, tokens, **_):
-        return "".join(chr(97 + t % 26) for t in tokens)
-
-
 @pytest.fixture(scope="module")
 def llama():
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(5)
-    config = LlamaConfig(
-        vocab_size=97,
-        hidden_size=HEADS * GROUP * DIM,
-        intermediate_size=96,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS * GROUP,
-        num_key_value_heads=HEADS,
-        max_position_embeddings=512,
-        initializer_range=0.25,
-        attn_implementation="eager",
-    )
-    return Adapter("tiny", LlamaForCausalLM(config), Letters(), stop_ids=())
+    return tinyllama.adapter(LAYERS, HEADS, GROUP, DIM)
 
 
 def inputs_of(adapter, length=90, seed=0):

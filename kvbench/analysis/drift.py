@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvbench.analysis.results import Entry, entries, method_options, settings
+from kvbench.analysis.results import Entry, entries, settings
 from kvbench.store import Cell, canonical, load_responses
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _titles(heads: Sequence[Cell]) -> dict[str, str]:
 
 
 def _options(cell: Cell) -> dict[str, Any]:
-    mine = method_options(cell)
+    mine = cell.options
     return {key.partition(".")[2]: value for key, value in mine.items() if key.startswith("refresh.")}
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from kvbench import reference
 from kvbench.analysis.bootstrap import Estimate, labels
 from kvbench.analysis.resampling import FEWEST, Linear, linearised
-from kvbench.analysis.results import Entry, mean, method_options
+from kvbench.analysis.results import Entry, mean
 from kvbench.analysis.scoring import benchmark_config
 from kvbench.config import benchmark_file
 from kvbench.errors import UserError
@@ -46,11 +46,7 @@ class Pair:
     def sure(self) -> bool:
         """Whether the published value lies outside the measured 95 % interval."""
         found, number = self.measured, self.published.number
-        return (
-            found is not None
-            and self.difference == self.difference
-            and (number < found.low or number > found.high)
-        )
+        return not math.isnan(self.difference) and (number < found.low or number > found.high)
 
 
 def from_answers(rows: Sequence[reference.Row]) -> list[reference.Row]:
@@ -118,7 +114,7 @@ def _same(row: reference.Row, entry: Entry) -> bool:
         return False
     if cell.prompt != asked.pop("prompt", "default") or cell.config["method"].get("refresh"):
         return False
-    options, usual = method_options(cell), _defaults(row.method)
+    options, usual = cell.options, _defaults(row.method)
     # A row names an option alone, as radius=3; a capacity and a score may both have a beta.
     names = {key: key.rpartition(".")[2] for key in usual}
     return set(asked) <= set(names.values()) and all(

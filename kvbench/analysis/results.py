@@ -66,7 +66,7 @@ def entries(store: Path, found: Sequence[Cell] | None = None) -> list[Entry]:
 
 def settings(found: Sequence[Cell]) -> dict[str, str]:
     """By digest: the options in which cells of one benchmark and method differ, as ``window=16 radius=3``."""
-    options = {cell.digest: method_options(cell) for cell in found}
+    options = {cell.digest: cell.options for cell in found}
     alike: dict[tuple[str, str, str], list[Cell]] = defaultdict(list)
     for cell in found:
         alike[cell.model, cell.benchmark, cell.method].append(cell)
@@ -83,11 +83,6 @@ def settings(found: Sequence[Cell]) -> dict[str, str]:
                 parts.append(f"prompt={cell.prompt}")
             result[cell.digest] = " ".join(parts)
     return result
-
-
-def method_options(cell: Cell) -> dict[str, Any]:
-    """Flat options of a cell's method: ``window``, ``score.radius``, ``capacity.ratio``, ..."""
-    return cell.options
 
 
 def base_of(entry: Entry, all_entries: Sequence[Entry], method: str | None = None) -> Entry | None:
@@ -118,10 +113,10 @@ def base_of(entry: Entry, all_entries: Sequence[Entry], method: str | None = Non
         and other.cell.budget in (cell.budget, None)
         and (other.cell.seed, other.cell.prompt) == (cell.seed, cell.prompt)
     ]
-    mine = method_options(cell)
+    mine = cell.options
 
     def unlike(other: Entry) -> tuple[bool, int]:
-        theirs = method_options(other.cell)
+        theirs = other.cell.options
         return mine.get("window") != theirs.get("window"), sum(mine.get(key) != theirs[key] for key in theirs)
 
     return min(alike, key=unlike, default=None)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvbench.analysis import drift, policies
 from kvbench.analysis.bootstrap import Difference, difference
-from kvbench.analysis.results import Entry, entries, method_options
+from kvbench.analysis.results import Entry, entries
 from kvbench.claims import printed
 from kvbench.claims.row import Claim, Estimate, Hole, Region, Test
 
@@ -52,7 +52,7 @@ class Cells:
         wanted = {"window": WINDOW, **options} if budget else options
         fitting = []
         for entry in self.entries:
-            cell, mine = entry.cell, method_options(entry.cell)
+            cell, mine = entry.cell, entry.cell.options
             if (cell.benchmark, cell.method, cell.budget) != (benchmark, method, budget):
                 continue
             if entry.scores is None or any(mine.get(key) != value for key, value in wanted.items()):

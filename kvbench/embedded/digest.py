@@ -76,12 +76,3 @@ def _pixels(data: bytes) -> str:
 
     with Image.open(io.BytesIO(data)) as picture:
         return f"{picture.mode} {picture.size} {hashlib.sha256(picture.tobytes()).hexdigest()}"
-
-
-def of_bytes(path: Path) -> str:
-    """SHA-256 of a file as it lies there."""
-    with path.open("rb") as file:
-        total = hashlib.sha256()
-        while block := file.read(1 << 20):
-            total.update(block)
-    return total.hexdigest()

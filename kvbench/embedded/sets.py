@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
+from kvbench.contents import sha256
 from kvbench.embedded import digest
 from kvbench.embedded.draw import draw
 from kvbench.embedded.pages import DOCUMENTS, Page, make
@@ -67,7 +68,7 @@ def _drawn(root: Path) -> str:
 
 def _files(root: Path) -> dict[str, str]:
     """SHA-256 of every Parquet file: whether the digest that stands beside them is theirs."""
-    return {str(file.relative_to(root)): digest.of_bytes(file) for file in sorted(root.glob("*/*.parquet"))}
+    return {str(file.relative_to(root)): sha256(file) for file in sorted(root.glob("*/*.parquet"))}
 
 
 def path() -> Path:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvbench.analysis.figures.style import grid
-from kvbench.analysis.results import Entry, method_options
+from kvbench.analysis.results import Entry
 from kvbench.analysis.scoring import benchmark_config
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def option_maps(found: Sequence[Entry]) -> Iterator[tuple[str, Figure]]:
             key = (cell.model, cell.benchmark, cell.method, cell.budget, cell.seed, cell.prompt)
             alike.setdefault(key, []).append(entry)
     for (model, benchmark, method, budget, *_), cells in alike.items():
-        options = {entry.cell.digest: method_options(entry.cell) for entry in cells}
+        options = {entry.cell.digest: entry.cell.options for entry in cells}
         keys = sorted({key for mine in options.values() for key in mine})
         varied = [key for key in keys if len({repr(mine.get(key)) for mine in options.values()}) > 1]
         for first, second in itertools.combinations(varied, 2):
@@ -54,7 +54,7 @@ def _map(cells: list[Entry], first: str, second: str, title: str) -> Figure | No
     metric, scale = cfg.get("metric", "score"), float(cfg.get("scale", 1))
     values = {}
     for entry in cells:
-        mine, value = method_options(entry.cell), entry.scores.metrics.get(metric)
+        mine, value = entry.cell.options, entry.scores.metrics.get(metric)
         if first in mine and second in mine and value is not None and math.isfinite(value):
             values[mine[first], mine[second]] = value * scale
     ups = sorted({up for up, _ in values}, key=_order)
