@@ -91,4 +91,4 @@ lint: setup  ## style of code and imports
 	$(BIN)/ruff format --check kvbench tests scripts
 
 embedded: setup  ## train the embedded model's eyes and adapter again (at most 75 minutes on two cores; resumes)
-	$(BIN)/python -m kvbench.embedded.train
+	$(BIN)/python scripts/embedded/train.py

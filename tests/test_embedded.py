@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from kvbench.embedded import draw, language, lessons, load, pages, prompt, sets, tower
+import lessons
+from kvbench.embedded import draw, language, load, pages, prompt, sets, tower
 from kvbench.embedded import vocabulary as V
 from kvbench.errors import UserError
 
@@ -133,7 +134,7 @@ def test_a_packed_segment_sees_the_page_and_itself_only(words):
 
 
 def test_missing_weights_are_said_in_one_sentence(tmp_path):
-    with pytest.raises(UserError, match="kvbench.embedded.train"):
+    with pytest.raises(UserError, match="scripts/embedded/train.py"):
         load.load(tmp_path)
 
 

@@ -47,7 +47,7 @@ def load(
         if weights != WEIGHTS:
             raise UserError(
                 f"{weights} holds no tower.safetensors: set model.weights=shipped, or to a folder that "
-                "`python -m kvbench.embedded.train` wrote."
+                "`python scripts/embedded/train.py` wrote."
             )
         raise UserError(
             f"the embedded model's weights are missing from {weights}: restore them or run `make embedded`."

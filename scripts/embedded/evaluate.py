@@ -1,7 +1,7 @@
 """Held-out figures of the shipped model through its own eyes, uncompressed and greedy, and the card that
 states them.
 
-``python -m kvbench.embedded.evaluate`` prints them; ``--write`` also puts them into the weights' folder.
+``python scripts/embedded/evaluate.py`` prints them; ``--write`` also puts them into the weights' folder.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 
 import torch
 
-from kvbench.embedded import draw, lessons, load, pages, prompt, tower, train
+import lessons
+import train
+from kvbench.embedded import draw, load, pages, prompt, tower
 
-#: Required by the kind of figure.
-TARGETS = {"tiles": 0.99, "docvqa": 0.90, "textvqa": 0.85, "chartqa": 0.85, "description_rougeL": 0.80}
 _SEED = 400_000  # pages of neither training nor the mini benchmarks
 
 
@@ -148,7 +148,7 @@ Tower (accuracy on held-out pages, on their printed tiles, on held-out practice 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m kvbench.embedded.evaluate", description=__doc__.split("\n")[0]
+        prog="python scripts/embedded/evaluate.py", description=__doc__.split("\n")[0]
     )
     parser.add_argument("--weights", type=Path, default=load.WEIGHTS)
     parser.add_argument("--count", type=int, default=60, help="questions a task")

@@ -1,4 +1,4 @@
-"""Trains the embedded model's tower and adapter: ``make embedded`` or ``python -m kvbench.embedded.train``.
+"""Trains the embedded model's tower and adapter: ``make embedded`` or ``python scripts/embedded/train.py``.
 
 Two stages that do not need one another: the *adapter* (LoRA on the language model, which reads pages as the
 token embeddings that a perfect tower would give) and the *tower* (a classifier of tiles). Both are seeded,
@@ -19,7 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kvbench.embedded import draw, lessons, load, pages, tower
+import lessons
+from kvbench.embedded import draw, load, pages, tower
 from kvbench.embedded import vocabulary as V
 from kvbench.paths import cache_dir
 
@@ -308,7 +309,7 @@ def train_tower(out: Path, state_file: Path, plan: dict = TOWER) -> dict:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m kvbench.embedded.train", description=__doc__.split("\n")[0]
+        prog="python scripts/embedded/train.py", description=__doc__.split("\n")[0]
     )
     parser.add_argument("--out", type=Path, default=load.WEIGHTS, help="where the weights go")
     parser.add_argument("--state", type=Path, default=cache_dir() / "training", help="where checkpoints go")
@@ -327,7 +328,7 @@ def main(arguments: list[str] | None = None) -> None:
         record.update({"seed": SEED, stage: {"plan": plan, **result}})
         record_file.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
     if options.stage is None:
-        from kvbench.embedded import evaluate
+        import evaluate
 
         evaluate.main(["--weights", str(options.out), "--write"])
 
