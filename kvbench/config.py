@@ -68,52 +68,16 @@ class RunConfig:
     observe: bool = _field("runtime", default=False)  # no answers: what the prompts show
 
 
-IDENTITY = frozenset(
-    name for name, f in RunConfig.__dataclass_fields__.items() if f.metadata.get("kind") == "identity"
-)
-RUNTIME = frozenset(
-    name for name, f in RunConfig.__dataclass_fields__.items() if f.metadata.get("kind") == "runtime"
-)
-
 MOST_SAMPLES = 10_000_000
 MOST_SHARDS = 10_000  # each is a job with a config of its own
 
-# The same split inside the groups.  A key in neither set counts as identity: a needless new cell is safer
-# than a mixed one.
+# What a group holds without deciding an answer; every other key names the cell, since a needless new cell is
+# safer than a mixed one.
 DTYPES = ("bfloat16", "float16", "float32")
 MODEL_RUNTIME = frozenset({"window", "title", "device", "needs"})
-MODEL_IDENTITY = frozenset(
-    {
-        "name",
-        "adapter",
-        "id",
-        "revision",
-        "weights",
-        "size",
-        "architecture",
-        "dtype",
-        "attention",
-        "system",
-        "system_prompt",
-        "chat",
-        "max_length",
-        "head_scores",
-        "min_pixels",
-        "max_pixels",
-        "video_min_pixels",
-        "video_max_pixels",
-        "max_tiles",
-        "interleave",
-    }
-)
 BENCHMARK_RUNTIME = frozenset(
     {"title", "default_limit", "metric", "scale", "metrics", "reference", "needs", "prompts"}
     | {"columns", "size_gb", "videos", "unreadable"}
-)
-BENCHMARK_IDENTITY = frozenset(
-    {"name", "kind", "task", "data", "revision", "max_new_tokens", "until", "prompt", "wording"}
-    | {"chat_template", "max_prompt_tokens", "page_pixels"}
-    | {"subset", "frames", "video_folder", "video_column", "config"}
 )
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from kvbench.engine import generate
+from kvbench.engine.ragged import RaggedCache
 from kvbench.methods import build
 from kvbench.models import load, toy
 
@@ -81,3 +82,21 @@ class FakeOutOfMemory(RuntimeError):
 
 
 FakeOutOfMemory.__name__ = "OutOfMemoryError"
+
+
+def contents(cache, branch: int, layer: int, head: int):
+    """([entries, d], [entries, d]): keys and values that a branch holds, prompt first, then generated."""
+    if isinstance(cache, RaggedCache):
+        row = int(cache.places[branch]) * cache.heads + head
+        for group in cache.groups:
+            if row < group.count:
+                end = int(group.lengths[layer, row]) + cache.tail
+                return group.keys[layer][row, :end], group.values[layer][row, :end]
+            row -= group.count
+    else:
+        for bucket in cache._buckets[layer]:
+            for index in (bucket.rows == branch * cache.heads + head).nonzero().flatten().tolist():
+                n, s = int(bucket.lengths[index]), bucket.slots
+                held = (bucket.keys[index], bucket.values[index])
+                return tuple(torch.cat([t[:n], t[s : s + cache.tail]]) for t in held)
+    raise IndexError(f"no branch {branch}")

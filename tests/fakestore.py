@@ -14,7 +14,7 @@ from kvbench import revisions
 from kvbench.errors import UserError
 from kvbench.methods import version
 from kvbench.paths import conf_dir
-from kvbench.store import Cell, canonical, group_folder, pack_kept, write_cell
+from kvbench.store import Cell, canonical, cells, group_folder, load_folder, pack_kept, write_cell
 from kvbench.store.journal import seal
 
 RUNTIME = {"title", "default_limit", "metric", "scale", "metrics", "reference", "needs"}
@@ -77,3 +77,12 @@ def add(
                 )
             )
     return cell
+
+
+def failures(store: Path) -> list[dict[str, Any]]:
+    """Samples whose last word is an error: index, sample, type, message."""
+    found = []
+    for cell in cells(store):
+        for index, record in sorted(load_folder(cell.folder).failed(cell.digest).items()):
+            found.append({"index": index, "sample": record["sample"], **record["error"]})
+    return found

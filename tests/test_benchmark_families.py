@@ -120,7 +120,7 @@ def test_right_answers_score_full_and_empty_ones_nothing(load, name):
 
 @pytest.mark.parametrize("name", [name for name in (*PICTURES, "vatex", "videomme")])
 def test_replay_equals_lmms_eval_driving_the_model(load, name, monkeypatch):
-    from kvbench.benchmarks.direct import drive
+    from direct import drive
 
     benchmark = load(name)
     known = gold(benchmark)

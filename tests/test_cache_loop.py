@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from decoding import FilledPrompt
+from decoding import FilledPrompt, contents
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -73,7 +73,7 @@ def check_contents(cache, loops):
     for i, loop in enumerate(loops):
         for layer in range(LAYERS):
             for head in range(HEADS):
-                keys, values = cache.contents(i, layer, head)
+                keys, values = contents(cache, i, layer, head)
                 assert torch.equal(keys, loop.keys[layer][head])
                 assert torch.equal(values, loop.values[layer][head])
 
@@ -100,7 +100,7 @@ def test_a_cache_attends_as_a_loop_does(kind, data):
         loops = [loops[i] for i in stay]
         check_contents(cache, loops)
     with pytest.raises(IndexError):
-        cache.contents(len(kept) + 9, 0, 0)
+        contents(cache, len(kept) + 9, 0, 0)
 
 
 def test_a_padded_bucket_outgrows_its_room():

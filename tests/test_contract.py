@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from decoding import methods, prompt, small
+from fakestore import failures
 
 import kvbench
 from kvbench import store
@@ -207,7 +208,7 @@ def test_a_run_records_the_others_and_does_not_try_again(tmp_path, register, cap
     assert "snapkv+own: score `own` (tests/test_contract.py:" in printed.err
     frame = store.load_responses(tmp_path / "s")
     assert sorted(frame["method"]) == ["fullkv", "fullkv", "snapkv", "snapkv"]
-    (failed, other) = store.failures(tmp_path / "s")
+    (failed, other) = failures(tmp_path / "s")
     assert failed["type"] == other["type"] == "MethodError" and "NaN or infinite" in failed["message"]
     records = [json.loads(line) for line in next((tmp_path / "s").rglob("journal*.jsonl")).open()]
     assert sum("error" in record for record in records) == 2
@@ -239,7 +240,7 @@ def test_only_what_may_help_is_tried_again(tmp_path, monkeypatch):
     assert sorted(asked[0]) == ["adakv", "fullkv", "snapkv"] and asked[1:] == [["snapkv"]]
     frame = store.load_responses(tmp_path / "s")
     assert sorted(frame["method"]) == ["fullkv", "snapkv"]
-    assert [failure["message"] for failure in store.failures(tmp_path / "s")] == ["it is broken"]
+    assert [failure["message"] for failure in failures(tmp_path / "s")] == ["it is broken"]
 
 
 def test_a_first_stage_that_fails_is_not_asked_for_a_second():

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from direct import drive
 from fakestore import benchmark_cfg
 
 from kvbench import benchmarks, models
-from kvbench.benchmarks.direct import drive
 from kvbench.engine import generate
 from kvbench.methods import build
 

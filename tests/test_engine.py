@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from decoding import contents
 from PIL import Image
 
 from kvbench.engine import decode, generate, prefill
@@ -183,7 +184,7 @@ def test_cache_holds_exactly_the_promised_entries_for_every_sample(qwen):
             for number, branch in enumerate([0, 2, 3, 5]):
                 for layer in range(qwen.layers):
                     for head in range(qwen.kv_heads):
-                        keys, values = cache.contents(number, layer, head)
+                        keys, values = contents(cache, number, layer, head)
                         promised = masks[branch][layer, head]
                         assert len(keys) == int(promised.sum()) + 3
                         assert torch.equal(keys[:-3], prompt.keys[layer][head][promised])

@@ -4,6 +4,7 @@ import functools
 
 import pytest
 import torch
+from decoding import contents
 from PIL import Image
 
 from kvbench import config, methods, models, paths, plan
@@ -144,7 +145,7 @@ def test_every_method_keeps_what_it_promises_on_every_sample(family):
                 assert answer.kept == [[40] * reads.kv_heads] * reads.layers
             for layer in range(reads.layers):
                 for head in range(reads.kv_heads):
-                    keys, _ = cache.contents(branch, layer, head)
+                    keys, _ = contents(cache, branch, layer, head)
                     assert torch.equal(keys, prompt.keys[layer][head][mask[layer, head]])
 
 

@@ -4,7 +4,18 @@ from importlib import import_module
 
 import pytest
 import torch
-from decoding import GRID, NEW, FakeKernel, FakeOutOfMemory, FilledPrompt, both, methods, prompt, tokens
+from decoding import (
+    GRID,
+    NEW,
+    FakeKernel,
+    FakeOutOfMemory,
+    FilledPrompt,
+    both,
+    contents,
+    methods,
+    prompt,
+    tokens,
+)
 
 from kvbench import provenance
 from kvbench.engine import flash, generate, prefill, ragged
@@ -93,7 +104,7 @@ def test_a_cache_holds_exactly_the_promised_entries_and_never_changes_shape(mode
             for number, branch in enumerate(alive):
                 for layer in range(model.layers):
                     for head in range(model.kv_heads):
-                        keys, values = cache.contents(number, layer, head)
+                        keys, values = contents(cache, number, layer, head)
                         promised = masks[branch][layer, head]
                         assert len(keys) == len(values) == int(promised.sum()) + 4
                         assert torch.equal(keys[:-4], filled.keys[layer][head][promised])

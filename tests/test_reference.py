@@ -260,13 +260,6 @@ def test_needs_neither_torch_nor_pandas():
     subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.DEVNULL)
 
 
-def test_as_a_frame():
-    frame = reference.frame("bacon", "1")
-    assert len(frame) == COUNTS["bacon", "1"]
-    best = frame[(frame.model == "qwen2_vl_7b") & (frame.benchmark == "docvqa") & (frame.budget == 64)]
-    assert best.value.max() == 92.0 and best.delta.notna().sum() == 4
-
-
 def test_the_arithmetic_of_printed_shares():
     from kvbench.reference import sizes
 

@@ -5,6 +5,7 @@ import math
 import pytest
 import tinyllama
 import torch
+from decoding import contents
 
 from kvbench.engine import decode, generate, prefill
 from kvbench.engine import prefix as engine_prefix
@@ -471,7 +472,16 @@ def test_offload_reads_only_what_the_trigger_asks_for(llama, monkeypatch):
     class Spy(Prefix):
         def __init__(self, *args):
             super().__init__(*args)
+            self.vectors_read = 0
             made.append(self)
+
+        def gather(self, source, layer, positions):
+            self.vectors_read += positions.numel()
+            return super().gather(source, layer, positions)
+
+        def keys_of(self, layer, count):
+            self.vectors_read += HEADS * count
+            return super().keys_of(layer, count)
 
     monkeypatch.setattr(engine_prefix, "Prefix", Spy)
     refresh = {"name": "rcr", "tau": 0.1, "offload": True, "rho": 0.3}
@@ -537,7 +547,7 @@ def test_cache_holds_selected_window_generated(llama, refresh, monkeypatch):
         group = cache._watchers[0]
         for layer in range(LAYERS):
             for head in range(HEADS):
-                keys, values = cache.contents(0, layer, head)
+                keys, values = contents(cache, 0, layer, head)
                 assert len(keys) == SELECTED + WINDOW + cache.tail
                 at = torch.cat([group.positions[layer][0, head], torch.arange(90 - WINDOW, 90)])
                 assert bool((at.diff() > 0).all())

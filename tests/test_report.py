@@ -18,9 +18,9 @@ import pytest
 from fakestore import benchmark_cfg, method_cfg
 
 from kvbench import analysis, cli, report, retained
-from kvbench.report import PAGE
 from kvbench.store import write_atomic
 
+PAGE = Path(report.__file__).parent / "page"
 EVIL = "<script>alert('x')</script> & \"quoted\" </script>"
 
 

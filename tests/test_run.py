@@ -14,6 +14,7 @@ from pathlib import Path
 
 import fakes
 import pytest
+from fakestore import failures
 
 from kvbench import store
 
@@ -185,7 +186,7 @@ def test_a_failing_sample_is_tried_again(kvbench, log, tmp_path, monkeypatch, ca
     monkeypatch.setenv("FAKE_FAIL", "3:1")
     assert kvbench("run", "method=snapkv", "budget=64", f"store={tmp_path}/s") == 0
     assert "sample 3, try 1: RuntimeError: no answer to 3" in capsys.readouterr().err
-    assert store.failures(tmp_path / "s") == [] and len(store.load_responses(tmp_path / "s")) == 6
+    assert failures(tmp_path / "s") == [] and len(store.load_responses(tmp_path / "s")) == 6
 
 
 def test_a_sample_that_keeps_failing_is_an_error_not_an_answer(kvbench, log, tmp_path, monkeypatch, capsys):
@@ -193,13 +194,13 @@ def test_a_sample_that_keeps_failing_is_an_error_not_an_answer(kvbench, log, tmp
     monkeypatch.setenv("FAKE_FAIL", "3:9")
     assert kvbench("run", "method=snapkv", "budget=64", where) == 1
     assert "5 answers, 5 new, 1 FAILED (first: RuntimeError: no answer to 3)" in capsys.readouterr().out
-    (failure,) = store.failures(tmp_path / "s")
+    (failure,) = failures(tmp_path / "s")
     assert (failure["index"], failure["type"], failure["message"]) == (3, "RuntimeError", "no answer to 3")
     assert store.load_responses(tmp_path / "s")["index"].tolist() == [0, 1, 2, 4, 5]
     assert kvbench("plan", "method=snapkv", "budget=64", where) == 0
     monkeypatch.setenv("FAKE_FAIL", "")
     assert kvbench("run", "method=snapkv", "budget=64", where) == 0
-    assert len(log("sample 3")) == 1 and store.failures(tmp_path / "s") == []
+    assert len(log("sample 3")) == 1 and failures(tmp_path / "s") == []
 
 
 def test_fail_fast_stops_at_the_first_failure(kvbench, log, tmp_path, monkeypatch):
@@ -217,7 +218,7 @@ def test_what_every_sample_would_meet_ends_the_run(kvbench, tmp_path, monkeypatc
 
     monkeypatch.setattr(run, "generate", generate)
     assert kvbench("run", "method=snapkv", "budget=64", f"store={tmp_path}/s") == 2
-    assert "no compiler" in capsys.readouterr().err and store.failures(tmp_path / "s") == []
+    assert "no compiler" in capsys.readouterr().err and failures(tmp_path / "s") == []
 
 
 def test_unreadable_images_are_an_error_of_their_sample(kvbench, tmp_path, monkeypatch):
@@ -235,7 +236,7 @@ def test_unreadable_images_are_an_error_of_their_sample(kvbench, tmp_path, monke
 
     monkeypatch.setattr(run, "load_benchmark", lambda config: Benchmark())
     assert kvbench("run", "method=fullkv", f"store={tmp_path}/s") == 1
-    (failure,) = store.failures(tmp_path / "s")
+    (failure,) = failures(tmp_path / "s")
     assert (failure["index"], failure["type"]) == (2, "OSError")
 
 

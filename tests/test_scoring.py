@@ -268,7 +268,7 @@ def test_replay_equals_lmms_eval_driving_the_model(sets, monkeypatch):
     """With a stand-in for the engine; the real models are driven in the tests of the embedded model."""
     from types import SimpleNamespace
 
-    from kvbench.benchmarks.direct import drive
+    from direct import drive
 
     # By this name the package shows the function, not the module.
     engine = importlib.import_module("kvbench.engine.generate")

@@ -161,20 +161,6 @@ class CompactCache:
             watcher.retain(branches)
         self.branches = len(branches)
 
-    def contents(self, branch: int, layer: int, head: int) -> tuple[Tensor, Tensor]:
-        """([entries, d], [entries, d]): keys and values that a branch holds, prompt first, then generated."""
-        row = branch * self.heads + head
-        for bucket in self._buckets[layer]:
-            index = (bucket.rows == row).nonzero().flatten()
-            if not len(index):
-                continue
-            index = int(index)
-            n, s = int(bucket.lengths[index]), bucket.slots
-            return tuple(
-                torch.cat([t[index, :n], t[index, s : s + self.tail]]) for t in (bucket.keys, bucket.values)
-            )
-        raise IndexError(f"no branch {branch}")
-
     def stored_keys(self, layer: int) -> Tensor:
         """[rows, entries, d] keys of a layer, the token being written included, when no row is padded."""
         (bucket,) = self._buckets[layer]

@@ -27,9 +27,6 @@ class Prefix:
             self.keys, self.values = (t.cpu().pin_memory() for t in (self.keys, self.values))
         self.query_basis = prefill.query_basis
         self.layers, self.heads, self.length, _ = self.keys.shape
-        self.vectors_read = (
-            0  # from the full prefix while decoding, set-up not counted; only kept with offload
-        )
         self._memo: dict[Hashable, Any] = {}
 
     def memo(self, key: Hashable, make: Callable[[], Any]) -> Any:
@@ -46,7 +43,6 @@ class Prefix:
         """Entries of self.keys or self.values at positions [B, H, k] -> [B, H, k, d], on the device."""
         if self.offload:
             positions = positions.to(source.device)
-            self.vectors_read += positions.numel()
         start = torch.arange(self.heads, device=positions.device).view(-1, 1) * self.length
         flat = source[layer].reshape(-1, source.shape[-1])
         return flat[positions + start].to(self.device, non_blocking=True)

@@ -196,16 +196,6 @@ class RaggedCache:
             self.places, self.size = self.places.argsort().argsort(), len(stay)
         self._at = self.places.to(self._device)
 
-    def contents(self, branch: int, layer: int, head: int) -> tuple[Tensor, Tensor]:
-        """([entries, d], [entries, d]): keys and values that a branch holds, prompt first, then generated."""
-        row = int(self.places[branch]) * self.heads + head
-        for group in self.groups:
-            if row < group.count:
-                end = int(group.lengths[layer, row]) + self.tail
-                return group.keys[layer][row, :end], group.values[layer][row, :end]
-            row -= group.count
-        raise IndexError(f"no branch {branch}")
-
     @property
     def nbytes(self) -> int:
         """Memory held, padding and free room included."""

@@ -89,12 +89,7 @@ class Step:
     @property
     def exact_logits(self) -> Tensor:
         """[B, H, G, N_p] exact logits of the prefix."""
-
-        def make() -> Tensor:
-            if self.prefix.offload:
-                self.prefix.vectors_read += self.prefix.heads * self.count
-            return self.against(self.query, self.prefix.keys_of(self.layer, self.count))
-
+        make = lambda: self.against(self.query, self.prefix.keys_of(self.layer, self.count))  # noqa: E731
         return self.memo("exact", make)
 
     def place_held(self, logits: Tensor) -> Tensor:

@@ -100,13 +100,3 @@ def rows(paper: str | None = None, table: str | int | None = None) -> list[Row]:
             f"there is no table {table!r} of {paper or 'any paper'}: {suggest(str(table), known)}"
         )
     return chosen
-
-
-def frame(paper: str | None = None, table: str | int | None = None) -> Any:
-    """``rows`` as a pandas DataFrame; ``value`` and ``delta`` as numbers (NaN where none is printed)."""
-    import pandas
-
-    result = pandas.DataFrame([vars(row) for row in rows(paper, table)], columns=COLUMNS)
-    for column in ("value", "delta"):
-        result[column] = pandas.to_numeric(result[column])
-    return result.astype({"budget": "Int64"})

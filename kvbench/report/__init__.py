@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from kvbench import __version__
 from kvbench import store as storage
 from kvbench.errors import UserError
 from kvbench.paths import conf_dir
-
-PAGE = Path(__file__).parent / "page"
 
 
 @dataclass(frozen=True)
@@ -56,14 +55,11 @@ def inputs_key(stores: Sequence[Path], options: Options, warnings: Sequence[str]
                 total.update(f"{path.relative_to(store)} {path.stat().st_size}\n".encode())
                 if path.suffix != ".parquet":
                     total.update(path.read_bytes())
-    here = Path(__file__).parent
-    parts = ("analysis", "claims", "observations", "reference")
-    sources = [path for part in parts for path in (here.parent / part).rglob("*.py")]
-    makers = [*here.rglob("*.*"), *sources, here.parent / "experiments.py"]
-    configs = [path for part in ("benchmark", "experiment") for path in conf_dir().glob(f"{part}/*.yaml")]
-    for path in sorted([*makers, *configs]):
-        if path.suffix in (".py", ".html", ".css", ".js", ".yaml", ".csv"):
-            total.update(path.read_bytes())
+    total.update(__version__.encode())
+    for path in sorted(
+        path for part in ("benchmark", "experiment") for path in conf_dir().glob(f"{part}/*.yaml")
+    ):
+        total.update(path.read_bytes())
     return total.hexdigest()[:32]
 
 

@@ -14,12 +14,10 @@ from kvbench.store.layout import (
 )
 from kvbench.store.responses import (
     Responses,
-    failures,
     kept_summary,
     load_folder,
     load_responses,
     pack_kept,
-    provenance,
     run_record,
     session_of,
     size_record,
@@ -39,7 +37,6 @@ __all__ = [
     "done",
     "each_trace",
     "every_cell",
-    "failures",
     "group_folder",
     "journal_path",
     "kept_summary",
@@ -48,7 +45,6 @@ __all__ = [
     "load_traces",
     "order",
     "pack_kept",
-    "provenance",
     "run_record",
     "session_of",
     "size_record",

@@ -198,11 +198,6 @@ def kept_overall(packed: Sequence[dict[str, Any]]) -> tuple[int, float, int]:
     return min(lows), round(sum(means) / len(means), 4), max(highs)
 
 
-def provenance(folder: Path, cell: str) -> list[dict[str, Any]]:
-    """The distinct circumstances under which a cell's answers were computed, without times."""
-    return load_folder(folder).circumstances(cell)
-
-
 def summarise(cell: layout.Cell, responses: Responses) -> dict[str, Any]:
     """What one cell came to, without times: counts, failures, realised entries, circumstances."""
     found = responses.answers.get(cell.digest, {})
@@ -308,25 +303,3 @@ def load_responses(
     frame = pandas.DataFrame(rows, columns=names)
     # Int64 keeps budgets whole although fullkv has none.
     return frame.astype({"budget": "Int64"})
-
-
-def failures(store: Path | str) -> list[dict[str, Any]]:
-    """Samples whose last word is an error: model, benchmark, method, budget, index, sample, type, message."""
-    found = []
-    loaded: dict[Path, Responses] = {}
-    for cell in layout.cells(store):
-        if cell.folder not in loaded:
-            loaded = {cell.folder: load_folder(cell.folder)}
-        for index, record in sorted(loaded[cell.folder].failed(cell.digest).items()):
-            found.append(
-                {
-                    "model": cell.model,
-                    "benchmark": cell.benchmark,
-                    "method": cell.method,
-                    "budget": cell.budget,
-                    "index": index,
-                    "sample": record["sample"],
-                    **record["error"],
-                }
-            )
-    return found
