@@ -68,12 +68,16 @@ class RunConfig:
     observe: bool = _field("runtime", default=False)  # no answers: what the prompts show
 
 
+RUNTIME = frozenset(
+    name for name, f in RunConfig.__dataclass_fields__.items() if f.metadata.get("kind") == "runtime"
+)
+
+DTYPES = ("bfloat16", "float16", "float32")
 MOST_SAMPLES = 10_000_000
 MOST_SHARDS = 10_000  # each is a job with a config of its own
 
 # What a group holds without deciding an answer; every other key names the cell, since a needless new cell is
 # safer than a mixed one.
-DTYPES = ("bfloat16", "float16", "float32")
 MODEL_RUNTIME = frozenset({"window", "title", "device", "needs"})
 BENCHMARK_RUNTIME = frozenset(
     {"title", "default_limit", "metric", "scale", "metrics", "reference", "needs", "prompts"}
