@@ -102,7 +102,8 @@ def compose(overrides: list[str], multirun: bool = False) -> DictConfig:
 def choices(group: str) -> list[str]:
     """Names in a config group, from files and from the registry."""
     with session() as hydra:
-        return hydra.config_loader.get_group_options(group)
+        names = hydra.config_loader.get_group_options(group)
+    return [name for name in names if not name.startswith("_")]  # _NAME: what others build on
 
 
 def parse(overrides: list[str]) -> list[Override]:

@@ -170,13 +170,14 @@ def check_runtime(config: dict[str, Any]) -> None:
 
 
 def benchmark_file(name: str) -> dict[str, Any]:
-    """What conf/benchmark/NAME.yaml says; empty for a benchmark from elsewhere."""
+    """What conf/benchmark/NAME.yaml and those it builds on say; empty for a benchmark from elsewhere."""
     import yaml
 
     file = conf_dir() / "benchmark" / f"{name}.yaml"
-    document = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    document.pop("defaults", None)  # Hydra's: the wordings of conf/prompts, which a cell's own config holds
-    return document
+    own = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    # Of the defaults only this group's: the wordings of conf/prompts stand in a cell's own config.
+    bases = [base for base in own.pop("defaults", ()) if isinstance(base, str) and base != "_self_"]
+    return {key: value for base in bases for key, value in benchmark_file(base).items()} | own
 
 
 def _check_scoring(benchmark: dict[str, Any]) -> None:

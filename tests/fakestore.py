@@ -8,12 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from kvbench import revisions
+from kvbench.config import benchmark_file
 from kvbench.errors import UserError
 from kvbench.methods import version
-from kvbench.paths import conf_dir
 from kvbench.store import Cell, canonical, cells, group_folder, load_folder, pack_kept, write_cell
 from kvbench.store.journal import seal
 
@@ -21,7 +19,7 @@ RUNTIME = {"title", "default_limit", "metric", "scale", "metrics", "reference", 
 
 
 def benchmark_cfg(name: str, data: Path | str | None = None) -> dict[str, Any]:
-    cfg = yaml.safe_load((conf_dir() / "benchmark" / f"{name}.yaml").read_text(encoding="utf-8"))
+    cfg = benchmark_file(name)
     cfg |= {"data": str(data)} if data is not None else {}
     return {**cfg, "revision": revisions.data(cfg["data"])}
 

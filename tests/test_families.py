@@ -329,7 +329,9 @@ def test_files_count_by_content(tmp_path):
         digest(tmp_path / "none.json")
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in (paths.conf_dir() / "model").glob("*.yaml")))
+@pytest.mark.parametrize(
+    "name", sorted(path.stem for path in (paths.conf_dir() / "model").glob("[!_]*.yaml"))
+)
 def test_configs_compose_and_name_a_dtype(name):
     (job,) = plan.jobs([f"model={name}", "benchmark=docqa_mini", "method=fullkv"])
     model = job.config["model"]

@@ -10,9 +10,9 @@ from collections import Counter, defaultdict
 from decimal import Decimal
 
 import pytest
-import yaml
 
-from kvbench import cli, compose, paths, reference
+from kvbench import cli, compose, reference
+from kvbench.config import benchmark_file
 from kvbench.methods import registry
 from kvbench.methods.method import parse
 
@@ -189,8 +189,7 @@ def test_models_benchmarks_and_metrics_are_kvbenchs_own():
     # Figures of the text, means over several metrics, memory and time have no metric of a benchmark.
     scored = (row for row in ROWS if row.paper != "rcr" and row.metric != "average")
     for benchmark, metric in {(row.benchmark, row.metric) for row in scored if row.unit in ("%", "1")}:
-        config = yaml.safe_load((paths.conf_dir() / "benchmark" / f"{benchmark}.yaml").read_text("utf-8"))
-        assert metric in config["metrics"], benchmark
+        assert metric in benchmark_file(benchmark)["metrics"], benchmark
 
 
 def command(capsys, *arguments):
