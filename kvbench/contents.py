@@ -28,6 +28,15 @@ def by_content(config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
+def own_head_scores(model: dict[str, Any]) -> dict[str, Any]:
+    """A model's config with its own file, NAME-heads.json or None, where head_scores is a folder."""
+    given = model.get("head_scores")
+    if given in (None, SHIPPED) or not Path(given).expanduser().is_dir():
+        return model
+    own = Path(given).expanduser() / f"{model['name']}-heads.json"
+    return {**model, "head_scores": str(own) if own.is_file() else None}
+
+
 def named(config: dict[str, Any]) -> bool:
     """Whether an identity config has the digest of a file, so that it alone cannot build model and method."""
     return any(str(_holder(config, outer).get(key)).startswith(PREFIX) for *outer, key in PATHS)

@@ -125,10 +125,16 @@ def model(cfg: Mapping[str, Any], thorough: bool = False) -> list[Finding]:
     return [*found, _hub(of, "weights", "models", weights, cfg, how)]
 
 
-def no_head_scores(what: str, model: str) -> str:
-    """The sentence for a model without the visual-head scores that a method needs."""
+def headless(model: dict[str, Any], methods: Iterable[dict[str, Any]]) -> str | None:
+    """The sentence for a model without the visual-head scores that one of its methods needs, if so."""
+    capacities = [method.get("capacity") or {} for method in methods]
+    if model.get("head_scores") or not any(
+        capacity.get("name") == "sparsemm" and not capacity.get("scores") for capacity in capacities
+    ):
+        return None
+    name = model["name"]
     return (
-        f"{what} needs visual-head scores, which model {model} lacks: make them with `kvbench calibrate "
-        f"heads model={model}`, name their file with model.head_scores=FILE, or leave sparsemm out of "
-        "method=."
+        f"sparsemm needs visual-head scores, which model {name} lacks: make them with `kvbench calibrate "
+        f"heads model={name}`, name their file or the folder that holds {name}-heads.json with "
+        "model.head_scores=, or leave sparsemm out of method=."
     )

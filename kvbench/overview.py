@@ -82,7 +82,8 @@ def print_plan(overrides: list[str], multirun: bool, list_cells: bool) -> None:
         console.print("samples are at most as many: how many the data hold is known once they are here.")
     unfinished = [job for job, count in zip(jobs, missing, strict=True) if count or unknown]
     lacking = doctor.lacking((job.config["model"], job.config["benchmark"]) for job in unfinished)
-    for sentence in [*_left_out(jobs), *_old(jobs), *_headless(unfinished), *lacking]:
+    headless = {doctor.headless(job.config["model"], job.specs.values()): None for job in unfinished}
+    for sentence in [*_left_out(jobs), *_old(jobs), *filter(None, headless), *lacking]:
         console.print(sentence, markup=False, soft_wrap=True)
     if list_cells:
         from kvbench.analysis.results import settings
@@ -96,18 +97,6 @@ def print_plan(overrides: list[str], multirun: bool, list_cells: bool) -> None:
                     words.append(f"window={cell.config['method']['window']}")
                 words.append(varied[cell.digest])
                 console.print(f"  {cell.digest}  {cell.method:<20} {' '.join(words)}".rstrip())
-
-
-def _headless(jobs: list[plan.Job]) -> list[str]:
-    """The models whose head scores sparsemm lacks, which `run` would stop at."""
-    names = [
-        job.config["model"]["name"]
-        for job in jobs
-        if not job.config["model"].get("head_scores")
-        for spec in job.specs.values()
-        if (spec.get("capacity") or {}).get("name") == "sparsemm" and not spec["capacity"].get("scores")
-    ]
-    return [doctor.no_head_scores("sparsemm", name) for name in dict.fromkeys(names)]
 
 
 def _estimate(jobs: list[plan.Job], missing: list[int], devices: list[str]) -> str:

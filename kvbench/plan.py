@@ -18,6 +18,7 @@ from typing import Any
 from hydra.types import RunMode
 
 from kvbench import compose, config, methods, revisions, store
+from kvbench.contents import own_head_scores
 from kvbench.errors import UserError
 from kvbench.methods import registry, version
 
@@ -205,7 +206,7 @@ def job(overrides: list[str], shared: list[str]) -> Job:
     )
     cells: dict[str, store.Cell] = {}
     specs: dict[str, dict[str, Any]] = {}
-    model, benchmark = revisions.of_folders(resolved["model"], resolved["benchmark"])
+    model, benchmark = revisions.of_folders(own_head_scores(resolved["model"]), resolved["benchmark"])
     benchmark = {**benchmark, "prompt": resolved["prompt"]}
     if resolved["prompt"] != "default":
         benchmark["wording"] = benchmark["prompts"][resolved["prompt"]]

@@ -282,11 +282,12 @@ def _note(
 
 def _load(job: Job) -> tuple[Any, dict[str, Any]]:
     """The model, and the methods by the digests of their cells, which go with it."""
+    if sentence := doctor.headless(job.config["model"], job.specs.values()):
+        raise UserError(sentence)
     offload = job.config["offload"]
     methods = {cell.digest: build_method(job.specs[cell.digest], cell.budget, offload) for cell in job.cells}
     adapter = load_model(job.config["model"])
     for method in methods.values():
-        _check_head_scores(method, adapter)
         if getattr(method, "refresh", None) is not None:
             method.refresh.check_model(adapter.head_dim)
     return adapter, methods
@@ -317,15 +318,6 @@ def _circumstances(job: Job, command: list[str], adapter: Any) -> dict[str, Any]
     if how:
         run["versions"]["decode"] = ", ".join(how)
     return run
-
-
-def _check_head_scores(method: Any, adapter: Any) -> None:
-    """Say once, before the first sample, that a method lacks what it needs to know about the model."""
-    capacity = getattr(method, "capacity", None)
-    if getattr(capacity, "name", None) != "sparsemm" or capacity.scores is not None:
-        return
-    if getattr(adapter, "head_scores", None) is None:
-        raise UserError(doctor.no_head_scores(f"method {method.name}", adapter.name))
 
 
 def _placement(adapter: Any) -> tuple[str, str]:

@@ -410,6 +410,26 @@ class TestCommand:
         shown = capsys.readouterr()
         return code, shown.out, shown.err
 
+    def test_staleness_is_read_off_the_uncompressed_cell_too(self, tmp_path, capsys):
+        """Its most attended entry stays in half of the adjacent steps; it takes no part in other analyses."""
+        fill(tmp_path)
+        whole = fakestore.add(tmp_path, benchmark_cfg("documents_mini"), method_cfg("fullkv"), None, {})
+        one = np.ones((5, 2), np.float32)
+        stays = np.array([[np.nan, np.nan], [1, 0], [0, 1], [1, 1], [0, 0]], np.float32)
+        for i in range(8):
+            traced = trace.Trace(
+                0 * one, math.nan * one, (0 * one).astype(np.uint8), 0 * one, 0 * one, one, stays, 9
+            )
+            path = whole.folder / "traces" / whole.digest / f"{i}.parquet"
+            trace.write(path, [(whole.digest, i, traced)])
+        code, text, _ = self.run(capsys, tmp_path, "--format", "csv")
+        rows = [row for row in csv.DictReader(io.StringIO(text)) if row["policy"] == "fullkv"]
+        assert code == 0 and {row["table"] for row in rows} == {"rates"}
+        (stayed,) = [row for row in rows if row["quantity"] == "stayed"]
+        assert float(stayed["value"]) == 0.5 and float(stayed["n"]) == 8
+        (line,) = [line for line in self.run(capsys, tmp_path)[1].split("\n") if line.startswith("fullkv ")]
+        assert "0.500" in line
+
     def test_from_a_store_to_tables_and_files(self, tmp_path, capsys):
         cells = fill(tmp_path)
         code, text, _ = self.run(capsys, tmp_path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import yaml
 
@@ -215,3 +217,47 @@ def test_plan_says_that_head_scores_are_missing(capsys):
     assert cli.main(["plan", "model=embedded", "method=sparsemm", "benchmark=docqa_mini", "budget=64"]) == 0
     assert cli.main(["plan", "model=qwen2_vl_7b", "method=snapkv", *words]) == 0
     assert "head scores" not in capsys.readouterr().out
+
+
+TOY = [
+    "model.weights=random",
+    "model.size=toy",
+    "benchmark=docvqa",
+    "benchmark.data=micro",
+    "budget=64",
+    "limit=1",
+]
+
+
+def test_run_names_missing_head_scores_before_it_loads_a_model(tmp_path, capsys, monkeypatch):
+    from kvbench import models
+
+    monkeypatch.setattr(models, "load", lambda cfg: pytest.fail("the model was loaded"))
+    assert cli.main(["run", "model=qwen2_vl_7b", "method=sparsemm", *TOY, f"store={tmp_path}/s"]) == 2
+    assert "model qwen2_vl_7b lacks" in capsys.readouterr().err
+
+
+def test_models_of_one_sweep_have_their_own_head_scores_in_one_folder(tmp_path, capsys):
+    """The name of a cell holds what the model's own file says, not where the folder is."""
+    names = ("qwen2_vl_7b", "llava_next_mistral_7b")
+    folder = tmp_path / "heads"
+    folder.mkdir()
+    for name in names:
+        scores = {f"{layer}-{head}": [1.0 + layer] for layer in range(4) for head in range(6)}
+        (folder / f"{name}-heads.json").write_text(json.dumps(scores | {"0-0": [len(name)]}))
+    words = [f"model={','.join(names)}", "method=fullkv,sparsemm", *TOY]
+    one = plan.jobs([*words, f"model.head_scores={folder}", "store=x"], multirun=True)
+    of_files = [job.config["model"]["head_scores"] for job in one]
+    assert of_files == [str(folder / f"{name}-heads.json") for name in names]
+    single = [*words[1:], f"model={names[0]}", f"model.head_scores={of_files[0]}", "store=x"]
+    (alone,) = plan.jobs(single, multirun=True)
+    assert [cell.digest for cell in alone.cells] == [cell.digest for cell in one[0].cells]
+    store = f"store={tmp_path}/s"
+    assert cli.main(["run", "-m", *words, f"model.head_scores={folder}", store]) == 0
+    capsys.readouterr()
+    assert cli.main(["table", store]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("sparsemm") >= 2 and "—" not in shown
+    (folder / f"{names[1]}-heads.json").unlink()
+    assert cli.main(["run", "-m", *words, f"model.head_scores={folder}", f"store={tmp_path}/t"]) == 2
+    assert f"model {names[1]} lacks" in capsys.readouterr().err

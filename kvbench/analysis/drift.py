@@ -70,6 +70,22 @@ def policies(found: Sequence[Cell]) -> pandas.DataFrame:
     return pandas.DataFrame(rows, columns=[*KEY, "name", "options", "cell"])
 
 
+def _whole(found: Sequence[Cell], model: str, benchmark: str) -> pandas.DataFrame:
+    """The uncompressed cells of a model and benchmark, as rows of ``policies``."""
+    import pandas
+
+    place = (model, benchmark, None)
+    full = [cell for cell in found if (cell.model, cell.benchmark, cell.budget) == place]
+    varied = settings(full)
+    titles = [f"{cell.method} {varied[cell.digest]}".strip() for cell in full]
+    rows = [
+        {"model": cell.model, "benchmark": cell.benchmark, "selection": title, "policy": title}
+        | {"name": cell.method, "options": {}, "cell": cell.digest}
+        for cell, title in zip(full, titles, strict=True)
+    ]
+    return pandas.DataFrame(rows, columns=[*KEY, "name", "options", "cell"])
+
+
 def _selection_key(cell: Cell) -> str:
     """All that a cell is, but for its refresh."""
     method = {key: value for key, value in cell.config["method"].items() if key != "refresh"}
@@ -102,19 +118,24 @@ class Drift:
     adjacent (layer-steps that have a step before them). A policy without any answer has one empty row.
 
     ``thresholds`` has KEY, step, samples (still decoding), mean and the quantiles q10 to q90 over samples.
+
+    ``uncompressed``: as ``samples``, of the traced uncompressed cells beside them; selection and policy are
+    ``fullkv``.
     """
 
     samples: pandas.DataFrame
     thresholds: pandas.DataFrame
+    uncompressed: pandas.DataFrame
 
 
 def load(store: Path, metric: str = FIDELITY) -> Drift:
-    """Both frames of a store; empty when none of its cells refreshes."""
+    """All frames of a store; empty when none of its cells refreshes."""
     import pandas
 
     scored = {entry.cell.digest: entry for entry in entries(store)}
     known = policies([entry.cell for entry in scored.values()])
     samples = [pandas.DataFrame(columns=_SAMPLE_COLUMNS)]
+    whole = [pandas.DataFrame(columns=_SAMPLE_COLUMNS)]
     thresholds = [pandas.DataFrame(columns=_TAU_COLUMNS)]
     for (model, benchmark), here in known.groupby(["model", "benchmark"], sort=False):
         answers = load_responses(store, model, benchmark)
@@ -124,8 +145,13 @@ def load(store: Path, metric: str = FIDELITY) -> Drift:
         )
         part = part.merge(_uncompressed(scored.values(), answers, here, metric), "left", ["cell", "index"])
         samples.append(part.merge(means, "left", ["cell", "index"])[_SAMPLE_COLUMNS])
+        full = _whole([entry.cell for entry in scored.values()], model, benchmark)
+        values = _values([scored[digest] for digest in full["cell"]], answers, metric)
+        part = full.merge(values, "left", "cell")
+        whole.append(part.merge(means, "inner", ["cell", "index"]).reindex(columns=_SAMPLE_COLUMNS))
         thresholds.append(here[[*KEY, "cell"]].merge(taus, "inner", "cell")[_TAU_COLUMNS])
-    return Drift(_joined(samples).astype({"index": "Int64"}), _joined(thresholds))
+    samples, whole = (_joined(parts).astype({"index": "Int64"}) for parts in (samples, whole))
+    return Drift(samples, _joined(thresholds), whole)
 
 
 def _joined(parts: Sequence[pandas.DataFrame]) -> pandas.DataFrame:

@@ -32,6 +32,8 @@ def analyses(
 
     Raises UserError when no cell of the store refreshes, or none has the metric.
     """
+    import pandas
+
     loaded = drift.load(store, metric)
     if loaded.samples.empty:
         raise UserError(
@@ -43,7 +45,7 @@ def analyses(
     return {
         "samples": loaded.samples.drop(columns="options"),
         "fidelity": policies.fidelity(loaded.samples),
-        "rates": policies.rates(loaded.samples),
+        "rates": pandas.concat([policies.rates(part) for part in (loaded.samples, loaded.uncompressed)]),
         "terciles": policies.terciles(loaded.samples, source),
         "correlations": correlation.correlations(loaded.samples, source),
         "tau": loaded.thresholds,

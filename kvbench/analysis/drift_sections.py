@@ -28,6 +28,8 @@ class Section:
 
 def sections(frames: dict[str, pandas.DataFrame], metric: str) -> Iterator[tuple[str, list[Section]]]:
     """(heading, tables) of each selection."""
+    import pandas
+
     for names, _ in frames["samples"].groupby(GROUP, sort=False):
         mine = {
             name: frame[(frame[GROUP] == list(names)).all(axis=1)]
@@ -35,9 +37,12 @@ def sections(frames: dict[str, pandas.DataFrame], metric: str) -> Iterator[tuple
             if name != "samples"
         }
         order = list(dict.fromkeys(mine["fidelity"]["policy"]))
+        traced = frames["rates"]
+        here = (traced[["model", "benchmark"]] == list(names[:2])).all(axis=1)
+        whole = traced[here & traced["selection"].str.startswith(policies.FULL)]
         tables = [
             _fidelity(mine["fidelity"], order, metric),
-            _rates(mine["rates"], order),
+            _rates(pandas.concat([mine["rates"], whole]), [*order, *dict.fromkeys(whole["policy"])]),
             _terciles(mine["terciles"], order),
             _correlations(mine["correlations"], order),
             _tau(mine["tau"]),

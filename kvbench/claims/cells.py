@@ -41,9 +41,9 @@ class Cells:
         return [e for e in entries(self.store) if e.cell.model == MODELS.get(e.cell.benchmark, MODEL)]
 
     @cached_property
-    def samples(self) -> pandas.DataFrame:
-        """Samples of every policy, as ``drift.load`` gives them."""
-        return drift.load(self.store).samples
+    def drift(self) -> drift.Drift:
+        """Samples of every policy and what their traces hold."""
+        return drift.load(self.store)
 
     def find(self, benchmark: str, method: str, budget: int | None, **options: Any) -> Entry:
         """The scored cell with these options and otherwise the usual ones. Raises Hole without one."""
@@ -69,7 +69,7 @@ class Cells:
 
     def policy(self, benchmark: str, policy: str) -> tuple[pandas.DataFrame, str]:
         """The selection of a benchmark and its policy's label. Raises Hole."""
-        rows = self.samples
+        rows = self.drift.samples
         rows = rows[(rows["model"] == MODEL) & (rows["benchmark"] == benchmark)]
         for group in policies.groups(rows):
             label = policies.chosen(group, policy)

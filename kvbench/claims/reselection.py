@@ -15,7 +15,7 @@ from kvbench.analysis.bootstrap import difference
 from kvbench.analysis.resampling import interval
 from kvbench.analysis.scoring import benchmark_config
 from kvbench.benchmarks.fidelity import rouge_l
-from kvbench.claims.cells import Cells
+from kvbench.claims.cells import MODEL, Cells
 from kvbench.claims.row import Estimate, Hole
 from kvbench.store.responses import load_folder
 
@@ -116,9 +116,14 @@ def rate(policy: str, quantity: str, benchmark: str = LONG) -> Callable[[Cells],
 
 
 def changed(cells: Cells) -> Estimate:
-    """Share of adjacent steps whose most attended prefix position differs, under exact re-selection."""
-    found = rate("exact", "stayed")(cells)
-    return dataclasses.replace(found, value=1 - found.value, low=1 - found.high, high=1 - found.low)
+    """Share of adjacent steps whose most attended prefix position differs, without compression."""
+    whole = cells.drift.uncompressed
+    found = policies.rates(whole[(whole["model"] == MODEL) & (whole["benchmark"] == LONG)])
+    found = found[found["quantity"] == "stayed"]
+    if found.empty:
+        raise Hole(f"no traced fullkv on {LONG}")
+    stayed = _of(found.iloc[0])
+    return dataclasses.replace(stayed, value=1 - stayed.value, low=1 - stayed.high, high=1 - stayed.low)
 
 
 def gap_correlation(factor: str) -> Callable[[Cells], Estimate]:
