@@ -86,8 +86,12 @@ def is_cell_axis(key: str) -> bool:
 
 
 def for_hydra(overrides: list[str]) -> list[str]:
-    """Overrides as Hydra takes them: those of the cells are gathered into the field ``axes``."""
-    cells, others = [], []
+    """Overrides as Hydra takes them: what a job alone can read is gathered into the field ``axes``.
+
+    That is what varies its cells, and the keys of its model and benchmark: the defaults that Hydra composes
+    before a sweep begins may be other ones, without those keys.
+    """
+    inner, others = [], []
     for override in compose.parse(overrides):
         key = override.key_or_group
         if override.is_delete():
@@ -101,13 +105,11 @@ def for_hydra(overrides: list[str]) -> list[str]:
             raise UserError(
                 f"cannot read {override.input_line!r}: compose a method as method=CAPACITY+SCORE."
             )
-        if not is_cell_axis(key):
-            others.append(override.input_line)
-        elif override.is_add() or override.is_force_add():
+        if is_cell_axis(key) and (override.is_add() or override.is_force_add()):
             raise UserError(f"cannot read {override.input_line!r}: write {key}=VALUE, without +.")
-        else:
-            cells.append(override.input_line)
-    return others + [_axes(cells)] if cells else others
+        inside = is_cell_axis(key) or key.startswith(("model.", "benchmark."))
+        (inner if inside else others).append(override.input_line)
+    return others + [_axes(inner)] if inner else others
 
 
 def _axes(lines: list[str]) -> str:
@@ -127,12 +129,11 @@ def split_jobs(
     lines = [f"{key}={value}" for key, value in params.items()]
     others: dict[str, list[str]] = {}
     cells: dict[str, str] = {}
-    for override in compose.parse(lines + arguments):
+    given = compose.parse(lines + arguments)
+    given = [o for one in given for o in (compose.parse(one.value()) if one.key_or_group == "axes" else [one])]
+    for override in given:
         key = override.key_or_group
-        if key == "axes":
-            for axis in compose.parse(override.value()):
-                cells[axis.key_or_group] = axis.input_line
-        elif is_cell_axis(key):
+        if is_cell_axis(key):
             cells[key] = override.input_line
         elif override.is_sweep_override():
             if key not in JOB_AXES:

@@ -293,6 +293,18 @@ def test_documents_show_fidelity_agreement_and_divergence(tmp_path):
     assert [line.split()[1] for line in lines(out, "fullkv ")] == ["1.000", "1.000", "7.0"]
 
 
+def test_fullkv_is_a_hole_where_figures_need_it_and_no_row_where_they_do_not(tmp_path):
+    put(tmp_path / "pages", "docqa_mini", "snapkv", 64, [1.0, 0.0])
+    text = analysis.table(tmp_path / "pages")
+    assert "fullkv" not in text and "—" not in text
+    texts = dict.fromkeys(range(12), "a b c")
+    fakestore.add(tmp_path / "text", benchmark_cfg("documents_mini"), method_cfg("snapkv"), 64, texts)
+    analysis.score_store(tmp_path / "text")
+    text = analysis.table(tmp_path / "text", width=80)
+    assert lines(text, "fullkv ")[0].split()[1:] == ["—"] * 2
+    assert "  kvbench run model=toy benchmark=documents_mini method=fullkv limit=12 store=" in text
+
+
 def test_wide_grids_go_into_blocks_and_keep_every_value(tmp_path):
     for name, metric in (
         ("docqa_mini", "anls"),

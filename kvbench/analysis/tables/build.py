@@ -42,7 +42,8 @@ def build(found: Sequence[Entry], model: str, store: Path, choice: Choice = USUA
             scale = float(cfg.get("scale", 1)) if metric == cfg.get("metric") else 1.0
             columns += [Column(benchmark, title, metric, scale, budget) for budget in budgets or [0]]
     labels = list(dict.fromkeys(e.label for e in mine if e.cell.budget is None))
-    labels = labels or ["fullkv"]
+    if not labels and any(cfg.get("reference") == "answers" for cfg in configs.values()):
+        labels = ["fullkv"]  # whose answers fidelity is held against
     labels += sorted(dict.fromkeys(e.label for e in mine if e.cell.budget is not None), key=family)
     result = Table(model, columns, {label: {} for label in labels}, choice)
     bases = {entry.cell.digest: base_of(entry, mine, choice.against) for entry in mine}
