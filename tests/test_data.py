@@ -14,7 +14,7 @@ import pytest
 from fakestore import benchmark_cfg
 from PIL import Image
 
-from kvbench import benchmarks
+from kvbench import benchmarks, store
 from kvbench.benchmarks import pictures
 from kvbench.benchmarks.parquet import known_rows, split_files
 from kvbench.errors import FileGone, Unanswerable, UserError
@@ -215,6 +215,51 @@ def test_hopeless_samples_are_said_once_and_left_out_of_all_cells_on_request(tmp
     assert "docvqa: 2 samples left out of all cells, as nothing can answer: 1, 2." in shown
     assert "docvqa: 2 samples" in shown and "missing" not in shown
     assert cli.main(["status", f"store={folder}/s"]) == 0
+
+
+def narrow(split, rows):
+    """A picture more than 200 times as wide as high, which Qwen2-VL's processor refuses."""
+    rows[1]["image"] = Image.new("RGB", (2010, 10), "white")
+
+
+def endless(split, rows):
+    rows[1]["question"] = "where? " * 400  # of a byte tokenizer: more tokens than the context holds
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (narrow, "cannot read the sample's pictures (absolute aspect ratio must be smaller than 200"),
+        (endless, "new ones exceed the 1500 that qwen2_vl_7b can hold"),
+    ],
+)
+def test_what_a_model_cannot_take_is_one_samples_own_fault(tmp_path, capsys, harm, said):
+    """It fails once and for good, the others keep their answers, and leaving it out completes the table."""
+    from kvbench import cli
+
+    split, rows = minidata.rows("docqa_mini")
+    harm(split, rows)
+    folder = tmp_path / "d"
+    folder.mkdir()
+    datasets.Dataset.from_list(rows).to_parquet(str(folder / f"{split}.parquet"))
+    words = ["run", "-m", "model=qwen2_vl_7b", "model.weights=random", "model.dtype=float32", "budget=40"]
+    words += ["model.min_pixels=3136", "model.max_pixels=12544", "model.max_length=1500"]
+    words += ["benchmark=docvqa", f"benchmark.data={folder}", "benchmark.max_new_tokens=2"]
+    words += ["method=fullkv,snapkv", "method.window=8", f"store={tmp_path}/s", "retries=3"]
+    assert cli.main(words) == 1
+    shown = "".join(capsys.readouterr())
+    assert said in shown and "sample 1, try 1" in shown and "try 2" not in shown
+    assert "benchmark.unreadable=exclude leaves the sample out" in shown and "Traceback" not in shown
+    found = store.load_responses(tmp_path / "s")
+    before = found.drop(columns="seconds")
+    assert before.groupby("method")["index"].apply(list).to_dict() == {"fullkv": [0, 2, 3], "snapkv": [0, 2, 3]}
+    assert cli.main([*words, "benchmark.unreadable=exclude"]) == 0
+    assert store.load_responses(tmp_path / "s").drop(columns="seconds").equals(before)
+    capsys.readouterr()
+    assert cli.main(["table", f"store={tmp_path}/s"]) == 0
+    shown = "".join(capsys.readouterr())
+    assert "docvqa: 1 sample left out of all cells, as nothing can answer: 1." in shown
+    assert "docvqa: 3 samples" in shown and "missing" not in shown and "\u2014" not in shown
 
 
 def test_rows_without_question_or_answers_are_named(tmp_path):
