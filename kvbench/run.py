@@ -311,6 +311,7 @@ def _asking(job: Job, adapter: Any, benchmark: Any, say: Callable[[str], None]) 
 def _circumstances(job: Job, command: list[str], adapter: Any) -> dict[str, Any]:
     """What a session says of the answers it will give."""
     run = provenance.collect(command, job.config["seed"], *_placement(adapter))
+    run |= _threads(adapter)
     how = ["compiled"] if job.config["decode"]["compile"] else []
     if run["dtype"] in ("bfloat16", "float16"):  # whose sums round by the shape of the batch
         together = f"up to {len(job.cells)} together"
@@ -318,6 +319,15 @@ def _circumstances(job: Job, command: list[str], adapter: Any) -> dict[str, Any]
     if how:
         run["versions"]["decode"] = ", ".join(how)
     return run
+
+
+def _threads(adapter: Any) -> dict[str, int]:
+    """On a CPU, the threads that share its sums."""
+    if getattr(getattr(adapter.model, "device", None), "type", None) != "cpu":
+        return {}
+    import torch
+
+    return {"threads": torch.get_num_threads()}
 
 
 def _placement(adapter: Any) -> tuple[str, str]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import fakes
+import minidata
 import pytest
+import torch
 from decoding import prompt, small, tokens
 
-from kvbench import provenance, run, store
+from kvbench import cli, provenance, run, store
 
 NAMES = ["snapkv", "pyramidkv", "adakv", "snapkv+bacon", "adakv+ecokv", "snapkv+keydiff"]
 GRID = [(name, budget, 4) for budget in range(12, 76, 8) for name in NAMES]
@@ -64,3 +66,53 @@ def test_a_graph_and_no_batch_do_not_go_together(tmp_path, capsys):
     words = ["decode.compile=true", "decode.invariant=true", f"store={tmp_path}/s"]
     assert fakes.kvbench("run", *words) == 2
     assert "decode.invariant=true has no batch: drop one" in capsys.readouterr().err
+
+
+@pytest.fixture
+def answered(tmp_path, monkeypatch, capsys):
+    """`kvbench run` of a toy over four questions, with a number of threads; the sentences under the table."""
+    monkeypatch.setenv("KVBENCH_CACHE", str(tmp_path / "cache"))
+    data, before = minidata.write(tmp_path, "docqa_mini"), torch.get_num_threads()
+
+    def answer(name, methods, *words, threads=1):
+        torch.set_num_threads(threads)
+        words = ["-m", "model=qwen2_vl_7b", "model.weights=random", "model.max_pixels=12544", *words]
+        words += ["model.min_pixels=3136", "benchmark=docvqa", f"benchmark.data={data}", "limit=2"]
+        words += ["benchmark.max_new_tokens=2", f"method={methods}", "budget=48", f"store={tmp_path}/{name}"]
+        assert cli.main(["run", *words]) == 0
+        capsys.readouterr()
+        assert cli.main(["table", f"store={tmp_path}/{name}"]) == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    yield answer
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["model.dtype=bfloat16"], "decoded in bfloat16, branches of a sample in one batch (up to 2 together)"),
+        (["model.dtype=bfloat16", "decode.invariant=true"], ""),
+        (["model.dtype=float32"], ""),
+    ],
+)
+def test_a_table_says_which_batch_made_its_16_bit_answers(answered, words, said):
+    shown = answered("s", "fullkv,snapkv", *words)
+    assert said in shown and ("decode.invariant=true" in shown) == bool(said)
+    assert "threads" not in shown
+
+
+def test_tables_and_comparisons_name_another_number_of_threads(answered, tmp_path, capsys):
+    answered("a", "fullkv", "model.dtype=float32")
+    shown = answered("a", "snapkv", "model.dtype=float32", threads=2)
+    assert "answered with 1 and 2 threads" in shown and "near ties" in shown
+    assert "threads" not in answered("b", "fullkv,snapkv", "model.dtype=float32", threads=2)
+    assert cli.main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    assert "circumstances: threads: 1 -> 2" in " ".join(capsys.readouterr().out.split())
+
+
+def test_sessions_of_earlier_releases_keep_their_names():
+    """They said nothing of threads, and what they answered stays theirs."""
+    run = {"versions": {"torch": "2"}, "git": None, "device": "cpu", "dtype": "float32", "seed": 0}
+    assert store.session_of(run) == "f788be01"
+    assert store.session_of({**run, "threads": 1}) != store.session_of({**run, "threads": 2})

@@ -21,6 +21,7 @@ from kvbench.store.responses import (
     run_record,
     session_of,
     size_record,
+    told,
     unpack_kept,
     write_results,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "session_of",
     "size_record",
     "record_samples",
+    "told",
     "unpack_kept",
     "write_atomic",
     "write_cell",

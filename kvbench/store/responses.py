@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from kvbench import masking
 from kvbench.errors import UserError
 from kvbench.store import journal, layout
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 APART = ("seconds", "session")
 Group = tuple[int, str]  # seed and prompt: what else tells the questions of a folder's cells apart
 CIRCUMSTANCES = ("versions", "git", "device", "dtype", "seed")
+ON_A_CPU = "threads"  # sums round by it, and so near ties of scores; earlier releases did not say it
 
 
 def group_of(named: Any) -> Group | None:
@@ -40,9 +43,14 @@ def run_record(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def session_of(run: dict[str, Any]) -> str:
-    """Eight hex digits of ``CIRCUMSTANCES``: equal wherever and however often the same code ran."""
+    """Eight hex digits of the circumstances: equal wherever and however often the same code ran."""
+    return f"{zlib.crc32(canonical(_facts(run)).encode('utf-8')):08x}"
+
+
+def _facts(run: dict[str, Any]) -> dict[str, Any]:
+    """What of a run could change an answer."""
     facts = {key: run.get(key) for key in CIRCUMSTANCES}
-    return f"{zlib.crc32(canonical(facts).encode('utf-8')):08x}"
+    return {**facts, ON_A_CPU: run[ON_A_CPU]} if ON_A_CPU in run else facts
 
 
 @dataclass
@@ -74,7 +82,7 @@ class Responses:
             journal.check_format(record, path)
             run = record["run"]
             session = session_of(run)
-            self.sessions.setdefault(session, {key: run.get(key) for key in CIRCUMSTANCES})
+            self.sessions.setdefault(session, _facts(run))
             self._run[path] = (session, canonical(run), run)
             self._told.clear()
         elif "size" in record:
@@ -196,6 +204,14 @@ def kept_overall(packed: Sequence[dict[str, Any]]) -> tuple[int, float, int]:
         return min(entries), round(sum(entries) / len(entries), 4), max(entries)
     lows, means, highs = zip(*map(kept_summary, packed), strict=True)
     return min(lows), round(sum(means) / len(means), 4), max(highs)
+
+
+def told(cell: layout.Cell) -> list[dict[str, Any]]:
+    """The circumstances of a cell's answers as the last run into its folder wrote them; reads no journal."""
+    try:
+        return orjson.loads((cell.folder / "provenance" / f"{cell.digest}.json").read_bytes())["circumstances"]
+    except (OSError, ValueError, KeyError):
+        return []
 
 
 def summarise(cell: layout.Cell, responses: Responses) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from kvbench import reference
 from kvbench.analysis.published import Pair, from_answers, pairs, real
 from kvbench.analysis.results import Entry
-from kvbench.analysis.tables import fill
+from kvbench.analysis.tables import fill, rounding
 from kvbench.analysis.tables.footer import broken, old, realised, samples
 from kvbench.analysis.tables.shape import HOLE, Column
 from kvbench.analysis.tables.sheet import Head, Quad, Sheet
@@ -138,7 +138,7 @@ def _notes(found: Sequence[Entry], mine: Sequence[Pair], experiment: Experiment,
     used = {pair.entry.cell.digest: pair.entry for pair in mine if pair.entry is not None}
     here = list(used.values())
     lines = (
-        samples(here, dict.fromkeys(entry.cell.benchmark for entry in here)) + realised(here) + broken(here)
+        samples(here, dict.fromkeys(entry.cell.benchmark for entry in here)) + realised(here) + rounding.lines(here) + broken(here)
     )
     lines += [f"! {_label(row)}, {row.benchmark}: {row.flag}." for row in _flagged(mine)]
     lines += dict.fromkeys(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kvbench.analysis.resampling import FEWEST, ROUGH
 from kvbench.analysis.results import Entry
-from kvbench.analysis.tables import fill
+from kvbench.analysis.tables import fill, rounding
 from kvbench.analysis.tables.shape import HOLE, Table
 from kvbench.store import earlier, every_cell
 from kvbench.words import counted
@@ -19,6 +19,7 @@ HIGH = 0.95  # of the maximum: above, few samples differ
 def footer(result: Table, mine: Sequence[Entry], benchmarks: Iterable[str], store: Path) -> list[str]:
     """Samples, realised entries, what to mind, and the commands (indented) that fill the holes."""
     lines = samples(mine, benchmarks) + chance(result) + ceiling(result) + realised(mine)
+    lines += rounding.lines(mine)
     lines += _other_windows(result)
     lines += dict.fromkeys(v.trouble for row in result.grid.values() for v in row.values() if v.trouble)
     lines += broken(mine)
