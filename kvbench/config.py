@@ -79,6 +79,8 @@ MOST_SHARDS = 10_000  # each is a job with a config of its own
 # What a group holds without deciding an answer; every other key names the cell, since a needless new cell is
 # safer than a mixed one.
 MODEL_RUNTIME = frozenset({"window", "title", "device", "needs"})
+# Null is what models of earlier stores did without the key: it names the same cells.
+MODEL_LATER = frozenset({"chat"})
 BENCHMARK_RUNTIME = frozenset(
     {"title", "default_limit", "metric", "scale", "metrics", "reference", "needs", "prompts"}
     | {"columns", "size_gb", "videos", "unreadable"}
@@ -100,7 +102,11 @@ def identity(
     everything.
     """
     resolved = {
-        "model": {key: value for key, value in model.items() if key not in MODEL_RUNTIME},
+        "model": {
+            key: value
+            for key, value in model.items()
+            if key not in MODEL_RUNTIME and (value is not None or key not in MODEL_LATER)
+        },
         "benchmark": {key: value for key, value in benchmark.items() if key not in BENCHMARK_RUNTIME},
         "method": method,
         "budget": budget,

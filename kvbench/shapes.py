@@ -25,7 +25,7 @@ SHAPES = {
         **dict.fromkeys(("name", "adapter"), Shape(TEXT, optional=False)),
         **dict.fromkeys(("id", "revision", "weights", "size", "architecture", "dtype"), Shape(TEXT)),
         **dict.fromkeys(
-            ("attention", "system", "system_prompt", "head_scores", "title", "device"), Shape(TEXT)
+            ("attention", "system", "system_prompt", "head_scores", "title", "device", "chat"), Shape(TEXT)
         ),
         **dict.fromkeys(("max_length", "min_pixels", "max_pixels", "max_tiles", "window"), Shape(WHOLE)),
         **dict.fromkeys(("video_min_pixels", "video_max_pixels"), Shape(WHOLE)),

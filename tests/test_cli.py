@@ -93,6 +93,12 @@ def test_mistakes_are_one_sentence(capsys, arguments, words):
     assert words in mistake(capsys, *arguments)
 
 
+@pytest.mark.parametrize("option", ["benchmark.unreadable=stop|exclude", "decode.invariant"])
+def test_the_help_of_run_names_options_of_no_group(capsys, option):
+    assert cli.main(["run", "--help"]) == 0
+    assert option in capsys.readouterr().out
+
+
 def test_no_arguments_shows_the_help(capsys):
     assert cli.main([]) == 2
     assert "usage: kvbench" in capsys.readouterr().out

@@ -85,3 +85,14 @@ def test_the_usual_options_are_those_of_a_method_with_none_set():
         (job,) = plan.jobs(["model=embedded", "method=snapkv+ecokv", "budget=64", "refresh=rcr"])
         spec = plan.usual("snapkv+ecokv", "rcr", ["model=embedded", "benchmark=docqa_mini"])
     assert spec == job.cells[0].config["method"]
+
+
+def test_bare_text_is_an_option_like_another_and_null_names_the_cells_of_before():
+    where = ["model=smollm2", "benchmark=longbench_mini", "method=fullkv"]
+    with compose.session():
+        (usual,) = plan.job(where, []).cells
+        (bare,) = plan.job([*where, "model.chat=none"], []).cells
+        words = fill.of_job(bare)
+        (again,) = plan.job([*where, *words], []).cells
+    assert "chat" not in usual.config["model"] and bare.config["model"]["chat"] == "none"
+    assert again.digest == bare.digest != usual.digest and words == ["++model.chat=none"]

@@ -118,6 +118,8 @@ def test_no_chat_template_is_said_once_when_the_model_is_loaded(checkpoint):
     (checkpoint[1] / "chat_template.jinja").unlink()
     refused(checkpoint, "has no chat template: put its chat_template.jinja beside the weights")
     if checkpoint[0] == "text":
+        refused(checkpoint, r"or model\.chat=none for bare text")
+    if checkpoint[0] == "text":
         bare = load({**config(*checkpoint), "chat": "none", "system_prompt": "Be brief."})
         assert bare.prepare("héllo", []).tensors["input_ids"][0].tolist() == list(
             b"Be brief.\n\nh\xc3\xa9llo"

@@ -23,7 +23,7 @@ class TextAdapter(Adapter):
             raise UserError(f"model.chat must be null (the chat template) or none, not {chat!r}.")
         self.chat = chat
         if chat is None:
-            check_chat(self.name, self.tokenizer, self.system, "or +model.chat=none for bare text")
+            check_chat(self.name, self.tokenizer, self.system, "or model.chat=none for bare text")
 
     def prompt(self, parts: list[Any]) -> Inputs:
         visuals = sum(not isinstance(part, str) for part in parts)

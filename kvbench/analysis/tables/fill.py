@@ -95,9 +95,9 @@ def _of_method(cell: Cell, options: dict[str, Any]) -> list[str]:
 
 
 def _differing(mine: dict[str, Any], usual: dict[str, Any], prefix: str, skipped: Iterable[str]) -> list[str]:
-    """Overrides of the keys of a group that differ; + adds one that its file lacks."""
+    """Overrides of the keys of a group that differ; ++ sets one whether its file has it or not."""
     return [
-        ("" if key in usual else "+") + word(f"{prefix}{key}", value)
+        ("" if key in usual else "++") + word(f"{prefix}{key}", value)
         for key, value in mine.items()
         if key not in skipped and (key not in usual or value != usual[key])
     ]
