@@ -170,6 +170,8 @@ def jobs(overrides: list[str], multirun: bool = False) -> list[Job]:
     with compose.session():
         lines = for_hydra(overrides)
         master = compose.compose(lines, multirun=True)
+        if not compose.OmegaConf.is_config(master.hydra.sweeper):
+            raise UserError("hydra.sweeper is no value to set: write lists of values with -m instead.")
         # An experiment that lists axes is a sweep, whether or not it says so.
         sweeping = multirun or master.hydra.mode == RunMode.MULTIRUN or bool(master.hydra.sweeper.params)
         if not sweeping:

@@ -6,6 +6,7 @@ import random
 
 import badlines
 import fakes
+import fakestore
 import pytest
 
 from kvbench import cli, compose
@@ -15,6 +16,7 @@ NAMED = [
     *("~model", "~store", "~seed", "~retries", "model=null", "=3", "model.name=[a]", "seed=²", "method=[]"),
     *("benchmark.max_new_tokens=abc", "benchmark.max_new_tokens=-3", "benchmark.max_new_tokens=0"),
     *("benchmark.max_new_tokens=1.5", "benchmark.until=xyz", "benchmark.until=[3]", "store='a${x}'"),
+    *("tracking=1", "launcher=1", "decode=1", "++decode=1", "refresh=1", "hydra=1", "hydra.sweeper=1"),
     *("model.device=mps", "store=a=b", "benchmark.metric=null", "~benchmark.metric"),
 ]
 
@@ -67,3 +69,20 @@ def test_a_store_of_any_name_can_be_named(capsys, tmp_path, monkeypatch, folder)
     assert cli.main(fakes.command("run", "method=fullkv", "limit=2", store)) == 0
     assert (tmp_path / folder).is_dir()
     assert cli.main(["status", f"store={tmp_path}/{folder}"]) == 0
+
+
+@pytest.mark.parametrize("command", ["score", "table", "report", "power", "claims", "figures", "compare"])
+def test_a_store_of_a_benchmark_that_names_no_metric(capsys, tmp_path, command):
+    """Its file in conf/benchmark is gone, or says none: the other benchmarks keep their tables."""
+    gone = {**fakestore.benchmark_cfg("documents_mini"), "name": "gone"}
+    for cfg in (gone, fakestore.benchmark_cfg("documents_mini")):
+        for method, budget in (("fullkv", None), ("snapkv", 64)):
+            answers = dict(enumerate(["one two"] * 4))
+            fakestore.add(tmp_path / "s", cfg, fakestore.method_cfg(method), budget, answers)
+    stores = [f"{tmp_path}/s"] * 2 if command == "compare" else [f"store={tmp_path}/s"]
+    more = ["measure=false"] if command == "claims" else []
+    assert cli.main([command, *stores, *more]) == (2 if command == "power" else 1)  # no pair to compare
+    shown = capsys.readouterr()
+    said = "toy on gone is not scored: conf/benchmark has no gone.yaml that names its metric: restore"
+    assert said in shown.err
+    assert len(list((tmp_path / "s").glob("toy/documents_mini/scores/*.json"))) == 2

@@ -252,7 +252,10 @@ def test_what_a_model_cannot_take_is_one_samples_own_fault(tmp_path, capsys, har
     assert "benchmark.unreadable=exclude leaves the sample out" in shown and "Traceback" not in shown
     found = store.load_responses(tmp_path / "s")
     before = found.drop(columns="seconds")
-    assert before.groupby("method")["index"].apply(list).to_dict() == {"fullkv": [0, 2, 3], "snapkv": [0, 2, 3]}
+    assert before.groupby("method")["index"].apply(list).to_dict() == {
+        "fullkv": [0, 2, 3],
+        "snapkv": [0, 2, 3],
+    }
     assert cli.main([*words, "benchmark.unreadable=exclude"]) == 0
     assert store.load_responses(tmp_path / "s").drop(columns="seconds").equals(before)
     capsys.readouterr()

@@ -91,7 +91,10 @@ def answered(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["model.dtype=bfloat16"], "decoded in bfloat16, branches of a sample in one batch (up to 2 together)"),
+        (
+            ["model.dtype=bfloat16"],
+            "decoded in bfloat16, branches of a sample in one batch (up to 2 together)",
+        ),
         (["model.dtype=bfloat16", "decode.invariant=true"], ""),
         (["model.dtype=float32"], ""),
     ],

@@ -21,8 +21,13 @@ __all__ = ["Benchmark", "Sample", "Scores", "load"]
 def load(cfg: Mapping[str, Any]) -> Benchmark:
     """The benchmark that a resolved ``conf/benchmark/*.yaml`` describes.
 
-    Raises UserError when its data are missing or its ``kind`` is unknown.
+    Raises UserError when its data are missing, its ``kind`` is unknown, or it names no metric.
     """
+    if not cfg.get("metric"):  # a store holds what names a cell, which its metric does not
+        name = cfg.get("name")
+        raise UserError(
+            f"conf/benchmark has no {name}.yaml that names its metric: restore the file, with metric: NAME."
+        )
     kind = cfg.get("kind")
     if kind == "lmms_eval":
         from kvbench.benchmarks.lmms import LmmsBenchmark

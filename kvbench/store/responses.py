@@ -209,7 +209,9 @@ def kept_overall(packed: Sequence[dict[str, Any]]) -> tuple[int, float, int]:
 def told(cell: layout.Cell) -> list[dict[str, Any]]:
     """The circumstances of a cell's answers as the last run into its folder wrote them; reads no journal."""
     try:
-        return orjson.loads((cell.folder / "provenance" / f"{cell.digest}.json").read_bytes())["circumstances"]
+        return orjson.loads((cell.folder / "provenance" / f"{cell.digest}.json").read_bytes())[
+            "circumstances"
+        ]
     except (OSError, ValueError, KeyError):
         return []
 

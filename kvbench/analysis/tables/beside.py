@@ -138,7 +138,10 @@ def _notes(found: Sequence[Entry], mine: Sequence[Pair], experiment: Experiment,
     used = {pair.entry.cell.digest: pair.entry for pair in mine if pair.entry is not None}
     here = list(used.values())
     lines = (
-        samples(here, dict.fromkeys(entry.cell.benchmark for entry in here)) + realised(here) + rounding.lines(here) + broken(here)
+        samples(here, dict.fromkeys(entry.cell.benchmark for entry in here))
+        + realised(here)
+        + rounding.lines(here)
+        + broken(here)
     )
     lines += [f"! {_label(row)}, {row.benchmark}: {row.flag}." for row in _flagged(mine)]
     lines += dict.fromkeys(
