@@ -17,6 +17,7 @@ from PIL import Image
 from kvbench import benchmarks, store
 from kvbench.benchmarks import pictures
 from kvbench.benchmarks.parquet import known_rows, split_files
+from kvbench.benchmarks.usable import flaw
 from kvbench.errors import FileGone, Unanswerable, UserError
 from kvbench.tries import Tries
 
@@ -280,6 +281,41 @@ def test_rows_without_question_or_answers_are_named(tmp_path):
     with pytest.raises(UserError, match=r"sample 2 of docvqa \(102\) has no answers.*unreadable=exclude"):
         benchmark.score({0: "a", 2: "b"}, [0, 2])
     assert benchmark.score({0: "answer 0"}, [0]).metrics["anls"] == 1
+
+
+@pytest.mark.parametrize("task", ["qasper", "trec", "gov_report"])
+def test_rows_of_longbench_without_context_question_or_answers_are_named(tmp_path, task):
+    from kvbench.benchmarks import micro
+
+    name = f"longbench_{task}"
+    (file,) = micro.folder(name).glob("*.parquet")
+    rows = datasets.Dataset.from_parquet(str(file), cache_dir=str(tmp_path / "other")).to_list()[:4]
+    first = dict(rows[0])
+    rows[1]["question"] = rows[1]["context"] = rows[3]["context"] = None
+    rows[2]["answers"] = []
+    folder = tmp_path / "d"
+    folder.mkdir()
+    datasets.Dataset.from_list(rows).to_parquet(str(folder / "test.parquet"))
+    benchmark = benchmarks.load(benchmark_cfg(name, folder))
+    samples = benchmark.samples()
+    assert "None" not in samples[1].text + samples[3].text and samples[0].images() == []
+    for index, lacks in ((1, "no context and no question"), (2, "no answers"), (3, "no context")):
+        with pytest.raises(
+            Unanswerable, match=rf"sample {index} of {name} \(.+\) has {lacks}: correct the row"
+        ):
+            samples[index].images()
+    with pytest.raises(UserError, match=rf"sample 2 of {name} .* has no answers.*unreadable=exclude"):
+        benchmark.score({0: "a", 2: "b"}, [0, 2])
+    assert benchmark.score({0: first["answers"][0]}, [0]).metrics["score"] == 1
+    about = benchmark.clusters(range(4))
+    assert about[1] != about[3] and {about[1], about[3]}.isdisjoint({about[0], about[2]})
+
+
+def test_nan_is_nothing():
+    assert flaw("it", {"a": float("nan"), "b": "x", "c": [None, float("nan")]}, "abc") == (
+        "it has no a and no c: correct the row."
+    )
+    assert flaw("it", {"a": "", "b": 0, "c": [""]}, "abc") == ""
 
 
 def test_a_store_with_an_unscorable_row_keeps_its_other_tables(tmp_path):

@@ -14,6 +14,7 @@ from kvbench.benchmarks import fit, needs, pictures, wording
 from kvbench.benchmarks.base import Benchmark, Sample, Scores
 from kvbench.benchmarks.fidelity import AGREEMENT, DIVERGENCE, ROUGE
 from kvbench.benchmarks.loading import load_task, quiet
+from kvbench.benchmarks.usable import check_flaws, flaw, refuse
 from kvbench.errors import FileGone, Unanswerable, UserError
 
 # Columns that name a document, in order of preference.
@@ -91,7 +92,7 @@ class LmmsBenchmark(Benchmark):
                 id=_identity(self._texts[index], index),
                 index=index,
                 text="" if index in flaws else self.task.doc_to_text(self._texts[index]),
-                images=partial(_refuse, flaws[index])
+                images=partial(refuse, flaws[index])
                 if index in flaws
                 else partial(_images, self.task, docs, index),
                 then=None if index in flaws else self._then(self._texts[index]),
@@ -110,9 +111,9 @@ class LmmsBenchmark(Benchmark):
         found = {}
         for index in indices:
             doc = self._texts[index]
-            if lacking := [column for column in self._needed if _nothing(doc[column])]:
-                what = f"sample {index} of {self.name} ({_identity(doc, index)})"
-                found[index] = f"{what} has no {' and no '.join(lacking)}: correct the row."
+            what = f"sample {index} of {self.name} ({_identity(doc, index)})"
+            if sentence := flaw(what, doc, self._needed):
+                found[index] = sentence
         return found
 
     @cached_property
@@ -167,8 +168,7 @@ class LmmsBenchmark(Benchmark):
             self.cfg, only=("wordnet",)
         ):  # its own code would retry, then trace back
             raise UserError(sentence)
-        for sentence in self._flaws(indices).values():
-            raise UserError(f"{sentence[:-1]}, or leave it out with benchmark.unreadable=exclude.")
+        check_flaws(self._flaws(indices))
         n = len(indices)
         scores, logged = {}, {}
         lacking = self.java_metrics if java() is None else []
@@ -242,16 +242,6 @@ class LmmsBenchmark(Benchmark):
         from kvbench.benchmarks.replay import Replay, evaluate_task
 
         return evaluate_task(self.task, Replay(answers), sorted(answers), metrics or self.metrics)[0]
-
-
-def _nothing(value: Any) -> bool:
-    """Null, or a list of nothing else."""
-    return value is None or (isinstance(value, list) and all(one is None for one in value))
-
-
-def _refuse(sentence: str) -> list[Any]:
-    """In place of a sample's pictures."""
-    raise Unanswerable(sentence)
 
 
 def _images(task: Any, docs: Any, index: int) -> list[Any]:

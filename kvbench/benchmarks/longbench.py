@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,15 @@ from kvbench.benchmarks import fit, needs, subsets
 from kvbench.benchmarks.base import Benchmark, Sample, Scores
 from kvbench.benchmarks.fidelity import AGREEMENT, DIVERGENCE, ROUGE
 from kvbench.benchmarks.loading import converted, files_or_none, hub_arguments
-from kvbench.benchmarks.usable import check_columns, check_schema, require_hub_data, unusable
+from kvbench.benchmarks.usable import (
+    check_columns,
+    check_flaws,
+    check_schema,
+    flaw,
+    refuse,
+    require_hub_data,
+    unusable,
+)
 from kvbench.errors import UserError
 from kvbench.paths import cache_dir
 
@@ -41,10 +50,27 @@ class LongBenchmark(Benchmark):
         return len(self.docs)
 
     def at(self, indices: Sequence[int]) -> list[Sample]:
+        flaws = self._flaws(indices)
         return [
-            Sample(id=str(doc.get("_id") or index), index=index, text=self.task.doc_to_text(doc), images=list)
+            Sample(
+                id=_identity(doc, index),
+                index=index,
+                text="" if index in flaws else self.task.doc_to_text(doc),
+                images=partial(refuse, flaws[index]) if index in flaws else list,
+            )
             for index, doc in zip(indices, self.docs.select(indices), strict=True)
         ]
+
+    def _flaws(self, indices: Sequence[int]) -> dict[int, str]:
+        """By sample index, what its row lacks to be asked or scored, as a sentence."""
+        own = any(metric in self.task.aggregation() for metric in self.metrics)
+        needed = ["context", "question", *(["answers"] if own else [])]
+        found = {}
+        for index, doc in zip(indices, self.docs.select(indices), strict=True):
+            what = f"sample {index} of {self.name} ({_identity(doc, index)})"
+            if sentence := flaw(what, doc, needed):
+                found[index] = sentence
+        return found
 
     def prepare(self, adapter: Any, text: str, pictures: list, new_tokens: int | None = None) -> Any:
         """As LongBench's own code: a prompt that is too long loses its middle, few-shot and code tasks go
@@ -60,12 +86,14 @@ class LongBenchmark(Benchmark):
         """Every question has a text of its own, but for those that share one word for word."""
         first: dict[str, int] = {}
         texts = self.docs.select(indices)["context"]
-        return {index: str(first.setdefault(text, index)) for index, text in zip(indices, texts, strict=True)}
+        pairs = zip(indices, texts, strict=True)
+        return {i: str(i if text is None else first.setdefault(text, i)) for i, text in pairs}
 
     def task_scores(
         self, cells: Mapping[str, Mapping[int, str]], indices: Sequence[int]
     ) -> dict[str, Scores]:
         """Each answer through the task's process_results, aggregated by the task's own function."""
+        check_flaws(self._flaws(indices))
         docs = self.docs.select(indices)
         own = self.task.aggregation()
         metrics = [metric for metric in self.metrics if metric in own]
@@ -79,6 +107,10 @@ class LongBenchmark(Benchmark):
                 per_sample={m: {i: float(r[m]) for i, r in results.items()} for m in metrics},
             )
         return scores
+
+
+def _identity(doc: Mapping[str, Any], index: int) -> str:
+    return str(doc.get("_id") or index)
 
 
 def load_task(cfg: Mapping[str, Any]) -> Any:

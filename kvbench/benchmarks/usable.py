@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kvbench import hub
-from kvbench.errors import UserError, first_line
+from kvbench.errors import Unanswerable, UserError, first_line
+
+
+def flaw(what: str, doc: Mapping[str, Any], columns: Iterable[str]) -> str:
+    """What a row lacks to be asked or scored, as a sentence; empty where nothing of ``columns`` is null."""
+    lacking = [column for column in columns if _nothing(doc[column])]
+    return f"{what} has no {' and no '.join(lacking)}: correct the row." if lacking else ""
+
+
+def _nothing(value: Any) -> bool:
+    """Null or NaN, or a list of nothing else."""
+    values = value if isinstance(value, list) else [value]
+    return all(one is None or one != one for one in values)
+
+
+def refuse(sentence: str) -> list[Any]:
+    """In place of a flawed sample's pictures."""
+    raise Unanswerable(sentence)
+
+
+def check_flaws(flaws: Mapping[int, str]) -> None:
+    """Raise UserError where a sample that is to be scored has a flaw."""
+    for sentence in flaws.values():
+        raise UserError(f"{sentence[:-1]}, or leave it out with benchmark.unreadable=exclude.")
 
 
 def check_columns(cfg: Mapping[str, Any], present: list[str]) -> None:
