@@ -15,6 +15,7 @@ from kvbench import cli, compose, reference
 from kvbench.config import benchmark_file
 from kvbench.methods import registry
 from kvbench.methods.method import parse
+from kvbench.reference import show
 
 FULL, CAPACITIES, SCORES = (
     1,
@@ -197,13 +198,13 @@ def command(capsys, *arguments):
     return code, *capsys.readouterr()
 
 
-def test_the_command_prints_ten_columns(capsys):
+def test_the_command_prints_eleven_columns(capsys):
     code, out, _ = command(capsys, "--format", "csv")
     lines = list(csv.reader(io.StringIO(out)))
     assert code == 0 and len(lines) == len(ROWS) + 1
-    assert ",".join(lines[0]) == "paper,table,model,benchmark,metric,method,budget,setting,value,unit"
-    assert all(len(line) == 10 for line in lines)
-    assert ["bacon", "1", "qwen2_vl_7b", "docvqa", "anls", "fullkv", "", "", "93.7", "%"] in lines
+    assert ",".join(lines[0]) == "paper,table,model,benchmark,metric,method,budget,setting,value,unit,subset"
+    assert all(len(line) == 11 for line in lines)
+    assert ["bacon", "1", "qwen2_vl_7b", "docvqa", "anls", "fullkv", "", "", "93.7", "%", ""] in lines
     assert [
         "bacon",
         "7",
@@ -215,6 +216,7 @@ def test_the_command_prints_ten_columns(capsys):
         "radius=3",
         "53.7",
         "%",
+        "",
     ] in lines
 
 
@@ -275,7 +277,7 @@ def test_columns_that_are_of_a_subset_are_known():
     assert found == {
         ("bacon", "qwen2_vl_7b", "chartqa"),
         ("bacon", "llava_next_mistral_7b", "chartqa"),
-        ("bacon", "qwen2_vl_7b", "videomme"),  # 51.70 is no share of 900
+        ("bacon", "qwen2_vl_7b", "screenspot"),  # 4.6 is no share of 140
     }
     mine = [
         row
@@ -283,3 +285,32 @@ def test_columns_that_are_of_a_subset_are_known():
         if sizes.subset(row) and row.method.partition("+")[0] in ("snapkv", "adakv", "sparsemm")
     ]
     assert len(mine) == 54 and all(round(10 * row.number) % 2 == 0 for row in mine)
+
+
+def test_a_table_with_a_digit_of_zeros_is_read_without_it():
+    """BACON's table 9 shows 51.70 where its text says 51.7, as 465 of 900 are; table 12 has other columns."""
+    from kvbench.reference import sizes
+
+    assert sizes._padded() == {("bacon", "9")} and not sizes.fits("51.70", 900) and sizes.fits("51.7", 900)
+    assert not any(sizes.subset(row) for row in reference.rows("bacon", 9))
+    mine = [row for row in reference.rows("bacon", 12) if row.benchmark == "chartqa"]
+    assert mine and all("multiples of 0.1" in sizes.subset(row) for row in mine)
+
+
+def test_sizes_are_of_printed_columns():
+    from kvbench.reference import sizes
+
+    assert set(sizes.WHOLE) <= {(row.benchmark, row.metric) for row in ROWS}
+    assert sum(n for (name, _), n in sizes.WHOLE.items() if name == "screenspot") == 1272  # the whole set
+
+
+def test_the_commands_output_flags_columns_of_a_subset(capsys):
+    assert cli.main(["reference", "--paper", "bacon", "--table", "1"]) == 0
+    shown = capsys.readouterr().out
+    marked = [row for row in reference.rows("bacon", 1) if "†" in show._cell(row, [])]
+    assert shown.count("†") == len(marked) + 2 == 2 * 37 + 2
+    assert "- † qwen2_vl_7b chartqa relaxed_overall: subset not printed (multiples of 0." in shown
+    assert cli.main(["reference", "--paper", "bacon", "--table", "1", "--format", "csv"]) == 0
+    lines = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert sum("multiples of" in line["subset"] for line in lines) == len(marked)
+    assert all(line["subset"] == "" for line in lines if line["benchmark"] != "chartqa")

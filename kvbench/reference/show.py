@@ -6,18 +6,20 @@ import csv
 import io
 from collections.abc import Sequence
 
-from kvbench.reference import TIDY, Row, about
+from kvbench.reference import TIDY, Row, about, sizes
+
+SUBSET = "†"  # of a set whose size is not printed
 
 FORMATS = ("markdown", "csv")
 
 
 def to_csv(rows: Sequence[Row]) -> str:
-    """One row a value, ten columns; ``budget`` is empty for what keeps everything."""
+    """One row a value; ``budget`` is empty for what keeps everything, ``subset`` for what may be of all."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(TIDY)
+    writer.writerow((*TIDY, "subset"))
     for row in rows:
-        fields = (getattr(row, name) for name in TIDY)
+        fields = (*(getattr(row, name) for name in TIDY), sizes.subset(row))
         writer.writerow("" if field is None else field for field in fields)
     return out.getvalue()
 
@@ -41,6 +43,11 @@ def _section(paper: str, table: str, rows: Sequence[Row]) -> str:
     notes = [entry["note"]] if "note" in entry else []
     if any(row.is_upper_bound for row in rows):
         notes.append("fullkv keeps everything: the upper bound.")
+    notes += dict.fromkeys(
+        f"{SUBSET} {row.model} {row.benchmark} {row.metric}: subset not printed ({why})."
+        for row in rows
+        if (why := sizes.subset(row))
+    )
     text += ["", *(f"- {note}" for note in notes)] if notes else []
     text += ["", *(f"{number}. {flag}" for number, flag in enumerate(flags, 1))] if flags else []
     return "\n".join(text) + "\n"
@@ -85,6 +92,7 @@ def _heading(column: tuple[str, str, str]) -> str:
 
 def _cell(row: Row, flags: list[str]) -> str:
     text = f"{row.value} ({row.delta})" if row.delta else row.value
+    text += f" {SUBSET}" if sizes.subset(row) else ""
     if row.flag:
         flags.append(
             f"{row.model} {row.benchmark} {row.method} {row.budget or ''}".strip() + f": {row.flag}."
