@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from types import SimpleNamespace
 
 import fakestore
@@ -88,6 +89,11 @@ class TestRendering:
         text = claims.render([Row(CLAIM, None, "no scored snapkv")], "runs/x", format, 160)
         assert "no scored snapkv" in text and "kvbench run experiment=claims store=runs/x" in text
         assert "—" in text and "holds:" in text.replace("*", "") and "[1]" in text
+
+    def test_a_store_with_blanks_is_quoted_in_the_command(self):
+        text = claims.render([Row(CLAIM, None, "x")], "my runs/a=b", "text", 160)
+        (line,) = [line for line in text.splitlines() if "kvbench run" in line]
+        assert shlex.split(line)[-1] == "store='my runs/a=b'"
 
     def test_markdown_keeps_its_columns(self):
         text = claims.render([Row(CLAIM, None, "x")], "s", "markdown")

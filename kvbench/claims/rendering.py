@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import shlex
 from collections.abc import Sequence
 
+from kvbench.analysis.tables.fill import word
 from kvbench.claims.row import FEWEST, Row
 
 COLUMNS = ["claim", "the paper", "ours [95 % CI]", "n", "holds if", "verdict", "from"]
@@ -35,7 +37,8 @@ def parts(rows: Sequence[Row], store: str) -> tuple[dict[str, list[list[str]]], 
     for row in rows:
         letters.setdefault(row.claim.command, chr(ord("a") + len(letters)))
         papers.setdefault(row.claim.paper, []).append(cells(row, letters))
-    return papers, {letter: f"kvbench {command} store={store}" for command, letter in letters.items()}
+    where = shlex.quote(word("store", store))
+    return papers, {letter: f"kvbench {command} {where}" for command, letter in letters.items()}
 
 
 def cells(row: Row, letters: dict[str, str]) -> list[str]:
