@@ -69,7 +69,7 @@ def lines(store: Path) -> list[str]:
 def main() -> None:
     store = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/decisions")
     score_store(store)
-    print(HEADER, "|" + " --- |" * HEADER.count(" | "), *lines(store), sep="\n")
+    print(HEADER, "|" + " --- |" * (HEADER.count("|") - 1), *lines(store), sep="\n")
 
 
 if __name__ == "__main__":

@@ -86,6 +86,19 @@ def test_every_table_names_known_methods_and_options():
         assert workload.methods(table["methods"], [table["budget"]], 32)[0].full
 
 
+def test_a_table_of_drawn_questions_asks_those_of_the_experiment(tmp_path, monkeypatch):
+    """ECOKV's table 10: 100 drawn at random, as conf/experiment/ecokv_table10.yaml has them."""
+    from kvbench import benchmarks, plan
+
+    asked = []
+    monkeypatch.setattr(benchmarks, "load", lambda cfg: asked.append(cfg))
+    monkeypatch.setattr(workload, "adapter", lambda name, settings: None)
+    with pytest.raises(AttributeError):
+        efficiency.main(["--table", "ecokv_table10"])
+    (cfg,) = asked
+    assert cfg["subset"] == plan.jobs(["experiment=ecokv_table10"])[0].config["benchmark"]["subset"]
+
+
 def test_peak_memory_sees_an_allocation():
     peak = workload.Peak(torch.device("cpu"))
     peak.reset()

@@ -266,3 +266,12 @@ def test_experiments_compose_at_the_papers_layout(name, cells, jobs):
         assert job.config["trace"] and job.config["model"]["name"] == "embedded"
         compressed = [cell for cell in job.cells if cell.budget is not None]
         assert {(cell.budget, cell.config["method"]["window"]) for cell in compressed} == {(64, 32)}
+
+
+@pytest.mark.parametrize("option", ["rank=4", "candidates=256"])
+def test_the_exact_detector_refuses_the_other_ones_options(option):
+    words = ["benchmark=describe_mini", "method=snapkv+bacon", "budget=64", "method.window=32"]
+    words += ["refresh=threshold", f"refresh.{option}"]
+    assert plan.jobs(words)[0].cells[0].options[f"refresh.{option.partition('=')[0]}"]
+    with pytest.raises(UserError, match="do nothing with refresh.detector=exact"):
+        plan.jobs([*words, "refresh.detector=exact"])

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvbench.errors import UserError
 from kvbench.methods.refresh.base import Cost
 from kvbench.methods.refresh.lowrank import LowRank
 from kvbench.methods.registry import option, refresh
@@ -23,6 +24,17 @@ class Threshold(LowRank):
         "drift and candidates as rcr's, or exact ones from a scan of the whole prefix",
         choices=("lowrank", "exact"),
     )
+
+    def __post_init__(self):
+        """Raises UserError for options that the exact detector would ignore."""
+        if self.detector == "exact" and (self.rank, self.candidates) != (
+            type(self).rank,
+            type(self).candidates,
+        ):
+            raise UserError(
+                "refresh.rank and refresh.candidates do nothing with refresh.detector=exact: leave them out, "
+                "or set refresh.detector=lowrank."
+            )
 
     def cost(self, prefix, dim, selected):
         if self.detector == "lowrank":
