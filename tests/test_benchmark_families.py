@@ -244,6 +244,7 @@ def test_subsets():
     data = datasets.Dataset.from_dict({"kind": list("abab" * 5), "n": list(range(20))})
     assert subsets.indices("full", data, "x") is None
     assert subsets.indices("first_3", data, "x") == [0, 1, 2]
+    assert subsets.indices("last_3", data, "x") == [17, 18, 19]
     drawn = subsets.indices("random_7", data, "x")
     assert drawn == sorted(set(drawn)) and len(drawn) == 7 and drawn != list(range(7))
     assert drawn == subsets.indices("random_7", data, "x")

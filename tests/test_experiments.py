@@ -261,3 +261,15 @@ def test_models_of_one_sweep_have_their_own_head_scores_in_one_folder(tmp_path, 
     (folder / f"{names[1]}-heads.json").unlink()
     assert cli.main(["run", "-m", *words, f"model.head_scores={folder}", f"store={tmp_path}/t"]) == 2
     assert f"model {names[1]} lacks" in capsys.readouterr().err
+
+
+def test_rcrs_development_pictures_are_none_of_its_test():
+    """DetailCaps has a row a picture, so other rows are other pictures."""
+    from kvbench.benchmarks import subsets
+
+    def rows(name):
+        job = plan.jobs([f"experiment={name}", "profile=paper"])[0]
+        return set(subsets.indices(job.config["benchmark"]["subset"], range(4870), name))
+
+    development, test = rows("rcr_development"), rows("rcr_detailcaps")
+    assert (len(development), len(test)) == (100, 300) and not development & test

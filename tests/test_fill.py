@@ -28,9 +28,12 @@ def printed(out: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("job, cells", [
     (["benchmark=docvqa", "model.size=toy", "model.dtype=float32", "+model.head_dim=8"], []),
-    (["benchmark=docvqa", "prompt=v1", "seed=3", "benchmark.max_new_tokens=7", "benchmark.until=['a b','it\\'s: #1']"], []),
-    (["benchmark=detailcaps", "benchmark.subset=first_3", "model.max_pixels=401408"], ["method.score.radius=5", "method.window=8"]),
-    (["benchmark=docvqa", "model.system_prompt='Say $x, {y} and \"z\"'"], ["refresh=rcr", "refresh.tau=0.125"]),
+    (["benchmark=docvqa", "prompt=v1", "seed=3", "benchmark.max_new_tokens=7",
+      "benchmark.until=['a b','it\\'s: #1']"], []),
+    (["benchmark=detailcaps", "benchmark.subset=first_3", "model.max_pixels=401408"],
+     ["method.score.radius=5", "method.window=8"]),
+    (["benchmark=docvqa", "model.system_prompt='Say $x, {y} and \"z\"'"],
+     ["refresh=rcr", "refresh.tau=0.125"]),
 ])  # fmt: skip
 def test_a_printed_command_fills_the_hole(kvbench, capsys, job, cells):
     where = [*TOY, *job, "limit=2", "store='my runs/a=b'"]

@@ -182,7 +182,7 @@ def converted(files: list[str]) -> str:
 def known_size(cfg: Mapping[str, Any]) -> int | None:
     """Samples of a benchmark whose data are on this machine, without loading them; None: not known."""
     subset = str(cfg.get("subset") or "full")
-    if subset.startswith(("first_", "random_")):
+    if subset.startswith(("first_", "last_", "random_")):
         return int(subset.partition("_")[2]) if subset.partition("_")[2].isdigit() else None
     data = str(cfg.get("data") or "sets")
     if subset != "full" or cfg.get("kind") == "documents":
