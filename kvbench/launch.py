@@ -137,19 +137,20 @@ def _check_store(store: Path) -> None:
         raise storage_error(store, error) from error
 
 
-def calibrate(overrides: list[str], pictures: int, out: Path | None) -> Path:
-    """`kvbench calibrate heads`: read out generated pages, whose words have known tiles."""
+def calibrate(overrides: list[str], pictures: int, out: Path | None, data: Path | None = None) -> Path:
+    """`kvbench calibrate heads`: read out pictures whose words have known places."""
     models = {job.config["model"]["name"]: job.config["model"] for job in plan.jobs(overrides)}
     if len(models) != 1:
         raise UserError(f"calibrate takes one model, not {', '.join(sorted(models))}: set model=NAME.")
     (model,) = models.values()
-    from kvbench.methods.calibrate import calibrate_heads, page_readings
+    from kvbench.methods.calibrate import calibrate_heads
+    from kvbench.methods.readings import box_readings, page_readings
 
     out = out or Path(f"{model['name']}-heads.json")
     adapter = generation.load_model(model)
     calibrate_heads(
         adapter,
-        page_readings(adapter, pictures),
+        page_readings(adapter, pictures) if data is None else box_readings(adapter, data, pictures),
         out,
         progress=lambda done: _say(f"{done} of {pictures} pictures read"),
     )

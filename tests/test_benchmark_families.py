@@ -383,5 +383,6 @@ def test_doctor_and_plan_import_no_torch():
         "main(['plan', 'benchmark=mmmu', 'benchmark.data=micro', 'limit=2']);"
         "sys.exit(any(name in sys.modules for name in ('torch', 'lmms_eval', 'transformers', 'datasets')))"
     )
-    subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)  # draws what is not there yet
+    # The first one draws what is not there yet.
+    subprocess.run([sys.executable, "-c", code], check=False, capture_output=True)
     assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0

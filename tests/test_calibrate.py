@@ -10,6 +10,7 @@ from kvbench.engine.attention import plain
 from kvbench.errors import UserError
 from kvbench.methods.calibrate import Reading, calibrate_heads, score_reading, watch
 from kvbench.methods.capacities.sparsemm import read_head_scores
+from kvbench.methods.readings import box_readings
 from kvbench.models import load
 
 
@@ -102,3 +103,40 @@ def test_bad_calibrations(toy, tmp_path):
         read_head_scores(tmp_path / "d.json", toy.layers, toy.query_heads)
     with pytest.raises(UserError, match="cannot read"):
         read_head_scores(tmp_path / "none.json", 1, 1)
+
+
+def test_pictures_of_a_folder_are_read_with_their_boxes(toy, tmp_path):
+    """SynthDoG as SparseMM's code keeps it; the boxes' pixels become visual tokens, as the adapter has them."""
+    Image.new("RGB", (112, 112), "white").save(tmp_path / "a.png")
+    boxes = [
+        {"chunk": "Total", "coord": [[0, 0], [27, 27]]},
+        {"chunk": "12.50", "coord": [[56, 28], [111, 55]]},
+    ]
+    records = [{"image_name": "a.png", "2_coord": boxes}, {"image_name": "b.png", "2_coord": []}]
+    (tmp_path / "synthdog.json").write_text(json.dumps(records))
+    (only,) = box_readings(toy, tmp_path, 1)
+    assert only.image.size == (112, 112)
+    assert only.boxes == [("Total", [0]), ("12.50", [6, 7])]  # four tokens across, 28 pixels each
+    with pytest.raises(UserError, match="cannot read .*b.png"):
+        list(box_readings(toy, tmp_path, 2))
+
+
+@pytest.mark.parametrize("content, words", [
+    ("[{}]", "no picture with boxes"),
+    ("{}", "is no list of pictures"),
+    ("[", "cannot read"),
+    ('[{"image_name": "a.png", "2_coord": [{"chunk": "x", "coord": [[1, 2]]}]}]', "two corners"),
+])  # fmt: skip
+def test_a_folder_without_boxes_is_refused(toy, tmp_path, content, words):
+    (tmp_path / "x.json").write_text(content)
+    with pytest.raises(UserError, match=words):
+        list(box_readings(toy, tmp_path, 1))
+
+
+def test_ocrbench_has_no_places_of_words(toy, tmp_path):
+    from kvbench.benchmarks import micro
+
+    with pytest.raises(UserError, match="OCRBench has answers alone.*SynthDoG"):
+        list(box_readings(toy, micro.folder("ocrbench"), 1))
+    with pytest.raises(UserError, match="holds 0 JSON files"):
+        list(box_readings(toy, tmp_path / "none", 1))

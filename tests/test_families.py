@@ -15,7 +15,7 @@ from kvbench.engine.cache import CompactCache
 from kvbench.engine.generate import observe
 from kvbench.errors import UserError
 from kvbench.methods import registry
-from kvbench.methods.calibrate import page_readings
+from kvbench.methods.readings import page_readings
 from kvbench.methods.select import kept_mask, to_sets
 from kvbench.models.content import Clip, parts
 from kvbench.models.embedded import EmbeddedAdapter

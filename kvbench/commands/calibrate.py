@@ -24,6 +24,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--out", type=Path, default=None, help="JSON file to write (default: MODEL-heads.json)"
     )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=None,
+        help="folder of pictures with boxes, as SynthDoG (default: drawn pages)",
+    )
     options = parser.known(arguments)
     if not options.overrides or options.overrides[0] != "heads":
         given = options.overrides[0] if options.overrides else ""
@@ -32,5 +38,5 @@ def main(arguments: list[str]) -> int:
         raise UserError(f"--pictures must be at least 1, not {options.pictures}.")
     from kvbench import launch
 
-    launch.calibrate(options.overrides[1:], options.pictures, options.out)
+    launch.calibrate(options.overrides[1:], options.pictures, options.out, options.data)
     return DONE

@@ -160,39 +160,3 @@ def _resume(partial: Path, model: str, names: list[str]) -> dict[str, list[float
     if not matches:
         raise UserError(f"{partial} belongs to another model: remove it or write to another file.")
     return scores
-
-
-def page_readings(adapter, count: int, seed: int = 0) -> Iterable[Reading]:
-    """Training pages of the embedded generator, each to be read out in full by any model that sees.
-
-    The boxes are words with the visual tokens that see them, by `adapter.box_tokens`: each word of a label,
-    and each value. Raises UserError when the adapter cannot say where a box lies.
-    """
-    from kvbench.embedded import prompt
-    from kvbench.embedded.draw import draw
-    from kvbench.embedded.pages import KINDS, make
-
-    if not hasattr(adapter, "box_tokens"):
-        raise UserError(f"model {adapter.name} sees no pictures, so it has no visual heads to calibrate.")
-    for index in range(count):
-        kind = KINDS[index % len(KINDS)]
-        page = make(kind, f"calibrate-{seed}-{index}", test=False, dense=False)
-        image = draw(page)
-        words = [(f.value, f.value_tiles) for f in page.fields]
-        for f in page.fields:
-            label = f.label.split()
-            if len(label) == len(f.label_tiles):  # one tile a word
-                words += [(word, [tile]) for word, tile in zip(label, f.label_tiles, strict=True)]
-        boxes = [(text, page_tokens(adapter, image.size, tiles, page.columns)) for text, tiles in words]
-        yield Reading(image, prompt.TASKS["detailcaps"](""), boxes, max_new_tokens=96)
-
-
-def page_tokens(adapter, size: tuple[int, int], tiles: Iterable[int], columns: int) -> list[int]:
-    """Visual tokens that see any of a drawn page's tiles; size: its pixels, columns: its tiles across."""
-    from kvbench.embedded.draw import TILE_HEIGHT, TILE_WIDTH
-
-    found: set[int] = set()
-    for tile in tiles:
-        left, top = tile % columns * TILE_WIDTH, tile // columns * TILE_HEIGHT
-        found.update(adapter.box_tokens(size, (left, top, left + TILE_WIDTH, top + TILE_HEIGHT)))
-    return sorted(found)
