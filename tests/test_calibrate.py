@@ -106,7 +106,7 @@ def test_bad_calibrations(toy, tmp_path):
 
 
 def test_pictures_of_a_folder_are_read_with_their_boxes(toy, tmp_path):
-    """SynthDoG as SparseMM's code keeps it; the boxes' pixels become visual tokens, as the adapter has them."""
+    """SynthDoG as SparseMM's code keeps it; pixels become visual tokens, as the adapter has them."""
     Image.new("RGB", (112, 112), "white").save(tmp_path / "a.png")
     boxes = [
         {"chunk": "Total", "coord": [[0, 0], [27, 27]]},

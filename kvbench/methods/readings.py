@@ -20,8 +20,8 @@ MOST_TOKENS = 1024  # of an answer about a picture of a folder, as in SparseMM's
 def box_readings(adapter, folder: Path, count: int) -> Iterable[Reading]:
     """The first ``count`` pictures of a folder, each to be read out in full.
 
-    The folder holds one JSON file, a list of {"image_name": FILE, "2_coord": [{"chunk": TEXT, "coord": [[left,
-    top], [right, bottom]]}, ...]} in pixels of the picture, which is how SparseMM's code keeps SynthDoG.
+    The folder holds one JSON file, as SparseMM's code keeps SynthDoG: a list of {"image_name": FILE, "2_coord":
+    [{"chunk": TEXT, "coord": [[left, top], [right, bottom]]}, ...]} in pixels of the picture.
     Raises UserError when it does not, and when a picture is missing.
     """
     from PIL import Image
@@ -54,8 +54,8 @@ def _records(folder: Path) -> list[dict]:
     if not files and (found := sorted(folder.rglob("*.parquet"))):
         raise UserError(
             f"{found[0]} says nothing of where words stand, which finding visual heads needs (OCRBench has "
-            "answers alone): give SynthDoG with boxes as SparseMM's code keeps it, or leave --data out for drawn "
-            "pages."
+            "answers alone): give SynthDoG with boxes as SparseMM's code keeps it, or leave --data out for "
+            "drawn pages."
         )
     if len(files) != 1:
         raise UserError(f"{folder} holds {len(files)} JSON files: name a folder with one list of pictures.")
