@@ -130,10 +130,8 @@ def split_jobs(
     others: dict[str, list[str]] = {}
     cells: dict[str, str] = {}
     given = compose.parse(lines + arguments)
-    given = [
-        o for one in given for o in (compose.parse(one.value()) if one.key_or_group == "axes" else [one])
-    ]
-    for override in given:
+    inside = [compose.parse(one.value()) if one.key_or_group == "axes" else [one] for one in given]
+    for override in itertools.chain.from_iterable(inside):
         key = override.key_or_group
         if is_cell_axis(key):
             cells[key] = override.input_line

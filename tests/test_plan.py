@@ -162,6 +162,18 @@ def test_job_axes_are_jobs_that_share_the_cells():
     assert len({cell.digest for job in found for cell in job.cells}) == 12
 
 
+def test_a_sweep_takes_keys_that_the_default_model_and_benchmark_lack():
+    words = ["model=qwen2_vl_7b,qwen2_5_vl_7b", "benchmark=vatex,nextqa", "method=snapkv"]
+    found = plan.jobs([*words, "model.max_pixels=401408", "benchmark.frames=8"], multirun=True)
+    assert [(j.config["model"]["max_pixels"], j.config["benchmark"]["frames"]) for j in found] == [
+        (401408, 8)
+    ] * 4
+    with pytest.raises(UserError, match="unknown key 'model.max_pixels'"):
+        plan.jobs(["model=qwen2_vl_7b,embedded", "model.max_pixels=401408"], multirun=True)
+    with pytest.raises(UserError, match="model.max_pixels takes one value in a sweep"):
+        plan.jobs([*words, "model.max_pixels=401408,802816"], multirun=True)
+
+
 def test_shards_share_cells_and_split_samples():
     first, second = jobs("shards=2", "shard=0,1", "method=fullkv")
     assert first.cells[0].digest == second.cells[0].digest
