@@ -10,7 +10,7 @@ PROFILE ?= embedded
 CONSTRAINTS ?= -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup table1 rcr claims documents bench test slurm lint embedded
+.PHONY: help setup table1 rcr claims documents bench test experiments slurm lint embedded
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +82,9 @@ bench: setup  ## measure the grid, overhead, selection and scoring (runs/bench/*
 
 test: setup  ## run the tests
 	$(BIN)/python -m pytest tests
+
+experiments: setup  ## every experiment small, toys and drawn samples: each to a table without a hole
+	$(BIN)/python scripts/experiments_check.py
 
 slurm: setup  ## Table 1 of two samples as an array of a real Slurm on this machine (Debian, root)
 	@scripts/slurm_local.sh $(KVBENCH)

@@ -16,6 +16,7 @@ import contextlib
 import io
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from unittest import mock
 
@@ -51,9 +52,12 @@ def command(*words: str) -> str:
     return said.getvalue()
 
 
-def check(name: str, folder: Path) -> str:
-    """What is complete of an experiment, in words. Raises Incomplete."""
-    whole = [f"experiment={name}", *(["profile=paper"] if "paper" in sizes.profiles(name) else [])]
+def check(name: str, folder: Path, some: Sequence[str] = ()) -> str:
+    """What is complete of an experiment, in words; ``some``: overrides that take a part of its grid.
+
+    Raises Incomplete.
+    """
+    whole = [f"experiment={name}", *(["profile=paper"] if "paper" in sizes.profiles(name) else []), *some]
     command("plan", *whole)
     words = [*whole, *small(plan.jobs(whole), folder), f"store={folder / name}"]
     jobs = plan.jobs(words)
@@ -68,7 +72,7 @@ def check(name: str, folder: Path) -> str:
     if jobs[0].config["trace"]:
         command("analyze", "drift", f"store={store}")
         said += ", drift"
-    return said + beside(found, experiments.find(name))
+    return said if some else said + beside(found, experiments.find(name))
 
 
 def small(jobs: list[plan.Job], folder: Path) -> list[str]:
@@ -77,21 +81,26 @@ def small(jobs: list[plan.Job], folder: Path) -> list[str]:
     words = [*SHORT, f"limit={LIMITS.get(benchmark['name'], 2)}"]
     toy = model["weights"] not in BUILT_IN
     words += TOY if toy else []
-    if toy and any(cell.method.startswith("sparsemm") for job in jobs for cell in job.cells):
-        words.append(f"model.head_scores={heads(folder)}")
+    need = {
+        job.config["model"]["name"] for job in jobs if any("sparsemm" in cell.method for cell in job.cells)
+    }
+    if toy and need:
+        words.append(f"model.head_scores={heads(need, folder)}")
     if "/" in str(benchmark.get("data")):  # of a hub
         words += MICRO
         words += ["benchmark.subset=full"] * str(benchmark["subset"]).startswith("random_")  # has fewer
     return words
 
 
-def heads(folder: Path) -> Path:
-    """Visual-head scores, calibrated on one toy: all have the same layers and heads."""
-    out = folder / "heads.json"
-    if not out.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        command("calibrate", "heads", "model=qwen2_vl_7b", *TOY, "--out", str(out))
-    return out
+def heads(models: set[str], folder: Path) -> Path:
+    """Folder with the visual-head scores of toys, one file a model."""
+    where = folder / "heads"
+    where.mkdir(parents=True, exist_ok=True)
+    for model in sorted(models):
+        out = where / f"{model}-heads.json"
+        if not out.exists():
+            command("calibrate", "heads", f"model={model}", *TOY, "--pictures", "6", "--out", str(out))
+    return where
 
 
 def observed(jobs: list[plan.Job], store: Path) -> str:

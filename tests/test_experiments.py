@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+from pathlib import Path
 
 import pytest
 import yaml
@@ -273,3 +275,38 @@ def test_rcrs_development_pictures_are_none_of_its_test():
 
     development, test = rows("rcr_development"), rows("rcr_detailcaps")
     assert (len(development), len(test)) == (100, 300) and not development & test
+
+
+@pytest.fixture(scope="module")
+def checking():
+    """scripts/experiments_check.py as a module."""
+    place = Path(__file__).parents[1] / "scripts" / "experiments_check.py"
+    spec = importlib.util.spec_from_file_location("experiments_check", place)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+SOME = ["model=qwen2_vl_7b,llava_next_mistral_7b", "benchmark=textvqa", "budget=64"]
+
+
+@pytest.mark.parametrize(("name", "some", "said"), [
+    ("bacon_table1", [*SOME, "method=fullkv,snapkv+bacon,sparsemm,sparsemm+bacon"], "8 cells"),
+    ("rcr_oracle_vqa", [*SOME, "refresh=none,rcr"], "6 cells, drift"),
+    ("ecokv_figure4", [], "2 prompts, "),
+])  # fmt: skip
+def test_an_experiment_runs_to_a_table_without_a_hole(checking, tmp_path, name, some, said):
+    """A part of the grid: scripts/experiments_check.py, which this calls, runs the whole of every one."""
+    assert checking.check(name, tmp_path, some).startswith(said)
+
+
+def test_a_hole_is_found(checking, tmp_path):
+    """A cell that is planned and not run, and a printed value without its cell."""
+    few = ["model=qwen2_vl_7b", "benchmark=docvqa,textvqa", "method=snapkv+bacon", "method.score.depth=0,2"]
+    checking.check("bacon_table6", tmp_path, few)
+    found = checking.entries(tmp_path / "bacon_table6")
+    jobs = plan.jobs(["experiment=bacon_table6", "profile=paper", *few])
+    with pytest.raises(checking.Incomplete, match="not scored"):
+        checking.complete(jobs, found, tmp_path / "bacon_table6")
+    with pytest.raises(checking.Incomplete, match="15 of 15 printed values find no cell"):
+        checking.beside(found, checking.experiments.find("bacon_table6"))
