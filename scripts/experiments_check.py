@@ -88,7 +88,7 @@ def small(jobs: list[plan.Job], folder: Path) -> list[str]:
         words.append(f"model.head_scores={heads(need, folder)}")
     if "/" in str(benchmark.get("data")):  # of a hub
         words += MICRO
-        words += ["benchmark.subset=full"] * str(benchmark["subset"]).startswith("random_")  # has fewer
+        words += ["benchmark.subset=full"] * ("=" not in str(benchmark["subset"]))  # N of a set with fewer
     return words
 
 
