@@ -1,6 +1,7 @@
 """The compiled decode step: one graph, traced once for equal shapes, with the same tokens."""
 
 from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -69,6 +70,17 @@ def test_a_step_that_cannot_be_compiled_is_the_users_to_know(model, monkeypatch)
     torch._dynamo.reset()
     with pytest.raises(UserError, match="no compiler here.*set decode.compile=false"):
         tokens(model, prompt(model), compiled=True)
+
+
+@pytest.mark.parametrize("device,backend,mode", [
+    ("cuda", "inductor", "reduce-overhead"), ("cuda", "eager", None), ("cpu", "inductor", None),
+])  # fmt: skip
+def test_a_step_is_recorded_where_there_are_cuda_graphs(monkeypatch, device, backend, mode):
+    asked = {}
+    monkeypatch.setattr(compiled, "BACKEND", backend)
+    monkeypatch.setattr(torch, "compile", lambda forward, **options: asked.update(options))
+    CompiledStep(SimpleNamespace(device=torch.device(device), forward=None))
+    assert asked["mode"] == mode and asked["fullgraph"] and asked["dynamic"] is False
 
 
 def test_more_shapes_than_are_compiled_is_an_error_not_a_slow_step(model, traced, monkeypatch):

@@ -1,6 +1,7 @@
 """The ragged cache: other storage and steps of equal shape, the same tokens."""
 
 from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -205,6 +206,15 @@ def test_branches_that_refresh_decode_compactly_with_the_same_tokens(model, cach
     oracle = [build({"name": "snapkv", "window": 8, "refresh": "oracle"}, 40)]  # selects, then is one-shot
     (answer,) = generate(model, inputs, oracle, max_new_tokens=8, compiled=True)
     assert answer.tokens == answers()[1] and len(caches) == 1
+
+
+def test_a_ragged_cache_is_built_as_large_as_its_branches_were_counted():
+    """For answers of any length, those included that just fill their rows."""
+    filled = FilledPrompt(2, 2, 9, 16)
+    kept = [None, [[torch.arange(3), torch.arange(5)], [torch.arange(4), torch.arange(2)]]]
+    for count in range(1, 40):
+        path = Ragged(SimpleNamespace(step=None), filled, count, compiled=False)
+        assert path.start(kept, [])[0].nbytes == sum(path.sizes(kept)), count
 
 
 def test_the_path_is_compact_unless_something_asks_for_the_other(model, monkeypatch):

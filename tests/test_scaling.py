@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from decoding import prompt
@@ -9,7 +11,7 @@ from transformers import AutoModelForCausalLM, Gemma2Config, GptOssConfig, Grani
 
 import kvbench
 from kvbench.engine import generate, prefill
-from kvbench.engine.attention import plain
+from kvbench.engine.attention import attention, plain
 from kvbench.engine.generate import observe
 from kvbench.errors import SetupError, UserError
 from kvbench.methods import build
@@ -120,3 +122,13 @@ def test_what_attention_would_drop_ends_the_run():
     )
     with pytest.raises(SetupError, match=r"attention sinks \(s_aux\)"):
         prefill(sinks, prompt(sinks), window=W)
+
+
+def test_attention_without_a_scaling_is_that_of_transformers():
+    """None is one over the root of the heads' dimensions, as in its eager and sdpa functions."""
+    asked = []
+    state = SimpleNamespace(attend=lambda *given: asked.append(given[-1]))
+    query = torch.zeros(1, 2, 3, 16)
+    for scaling in (None, MULTIPLIER):
+        attention(SimpleNamespace(layer_idx=0), query, query, query, None, scaling, kv_state=state)
+    assert asked == [0.25, MULTIPLIER]
