@@ -34,11 +34,15 @@ EQUIVALENT = ROOT / "tests" / "equivalent_mutants.tsv"
 # Test files that may kill a mutant of a folder. Of these, the tests that call the changed function are run.
 TESTS = {
     "kvbench/methods/": "scores select_properties golden refresh reselection_loop calibrate own_method "
-    "contract method_version",
+    "contract method_version equal_entries",
     "kvbench/engine/": "cache_loop reselection_loop refresh ragged waves engine compiled not_finite contract "
     "scaling",
-    "kvbench/analysis/": "statistics bootstrap compare table beside scoring drift reference",
+    "kvbench/analysis/": "statistics bootstrap compare table beside scoring drift reference fill",
 }
+# Files that lay out text and pictures and decide no number: nothing is drawn from them.
+_LAYOUT = ("figures/", "drift_report.py", "drift_sections.py")
+_LAYOUT += tuple(f"tables/{name}.py" for name in ("text", "html", "latex", "markdown", "sheet"))
+LAYOUT = tuple(f"kvbench/analysis/{part}" for part in _LAYOUT)
 LEFT_OUT = "not smollm2 and not really_compiled"  # minutes, for nothing that the others do not see
 SECONDS = 150  # of tests a mutant, measured without one: the fast ones first
 
@@ -294,8 +298,11 @@ class Calls:
         if report.when == "call" and report.passed:
             self.seconds[report.nodeid] = report.duration
 
-    def tests_of(self, mutant: Mutant) -> list[str]:
-        """Tests that call the mutant's function, fast files and fast tests first."""
+    def tests_of(self, mutant: Mutant, any_file: bool = False) -> list[str]:
+        """Tests that call the mutant's function, fast files and fast tests first.
+
+        any_file: those of files that are not its folder's as well.
+        """
         files = {
             f"tests/test_{n}.py" for k, v in TESTS.items() if mutant.file.startswith(k) for n in v.split()
         }
@@ -303,7 +310,7 @@ class Calls:
 
         def called(test: str) -> bool:
             file = test.partition("::")[0]
-            if file not in files:
+            if file not in files and not any_file:
                 return False
             if not mutant.function:  # what stands outside functions is run on import, whoever imports it
                 return True
@@ -417,19 +424,21 @@ def main() -> int:
         type=lambda path: Path(path).resolve(),
         help="a file that keeps which test calls what, for the next time",
     )
+    parser.add_argument("--tests", nargs="*", help="test files or tests, in place of the folders' own")
     parser.add_argument("--skip", action="append", default=[], help="a path prefix that is left out")
     given = parser.parse_args()
     chosen = listed(given.listed.resolve()) if given.listed else []
     chosen += draw(given.folders, given.n, given.seed)
     known = equivalents()
-    tried = [m for m in chosen if m.key not in known and not m.file.startswith(tuple(given.skip) or "\0")]
+    skipped = (*LAYOUT, *given.skip)
+    tried = [m for m in chosen if m.key not in known and not m.file.startswith(skipped)]
     alive: list[Mutant] = []
     sys.dont_write_bytecode = True
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
         tree = Tree(Path(folder).resolve())
-        calls = tree.measure(test_files(tried), given.notes)
+        calls = tree.measure(given.tests or test_files(tried), given.notes)
         for number, mutant in enumerate(tried, 1):
-            tests = calls.tests_of(mutant)
+            tests = calls.tests_of(mutant, any_file=bool(given.tests))
             limit = 5 * sum(calls.seconds[test] for test in tests) + 30
             lives, seconds = tree.lives(mutant, tests, limit)
             alive += [mutant] * lives

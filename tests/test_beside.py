@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import latexcheck
 import numpy as np
 import pytest
+from scipy import stats
 from test_table import put
 
 from kvbench import cli, experiments, plan, reference, report
@@ -179,6 +180,36 @@ def test_kinds_of_one_cell_share_their_pictures_draws():
     ]
     low, high = published._average_intervals([line])[:, 0]
     assert low == pytest.approx(50) and high == pytest.approx(50)
+
+
+def test_averages_have_the_freedom_of_welch_and_satterthwaite():
+    """Two kinds of one benchmark have the smaller one's freedom; a second benchmark adds its own."""
+    rng = np.random.default_rng(4)
+    short, long, other = rng.normal(0, 1, 6), rng.normal(0, 0.2, 14), rng.normal(0, 0.7, 9)
+
+    def entry(name, kinds):
+        values = {kind: dict(enumerate(series)) for kind, series in kinds.items()}
+        scores = SimpleNamespace(per_sample=values, clusters={index: str(index) for index in range(20)})
+        cell = SimpleNamespace(benchmark=name, config={"benchmark": {"name": name}})
+        return SimpleNamespace(cell=cell, scores=scores)
+
+    one, two = entry("fake_a", {"short": short, "long": long}), entry("fake_b", {"other": other})
+    line = [
+        published.Pair(SimpleNamespace(metric=kind, unit="%"), SimpleNamespace(clusters=6), of)
+        for kind, of in (("short", one), ("long", one), ("other", two))
+    ]
+    low, high = published._average_intervals([line])[:, 0]
+
+    def errors(series):
+        n = len(series)
+        return np.pad((series - series.mean()) / n / math.sqrt(1 - 1 / n), (0, 14 - n))
+
+    first = (((errors(short) + errors(long)) / 3) ** 2).sum()
+    second = ((errors(other) / 3) ** 2).sum()
+    df = (first + second) ** 2 / (first**2 / 5 + second**2 / 8)
+    middle = np.mean([short.mean(), long.mean(), other.mean()])
+    half = stats.t.ppf(0.975, df) * math.sqrt(first + second)
+    assert (low, high) == (pytest.approx(100 * (middle - half)), pytest.approx(100 * (middle + half)))
 
 
 class TestCommand:

@@ -72,6 +72,14 @@ def test_weights_and_constants():
     assert both[:, 1] == pytest.approx([1 / 3, 1 / 3]) and both[1, 0] > both[0, 0]
 
 
+@pytest.mark.parametrize("method", resampling.METHODS)
+def test_a_constant_in_clusters_of_any_size_is_its_own_interval(method):
+    pages = [0, 0, 0, 1, 2, 2, 3, 4, 4, 4, 4, 5]
+    for value in (0.3, 1.0):  # with rounding and without
+        found = resampling.interval(np.full(12, value), clusters=pages, method=method)
+        assert found == pytest.approx((value, value))
+
+
 def test_all_methods_of_a_benchmark_share_the_resamples():
     values = np.random.default_rng(1).normal(0, 1, 30)
     # The same indices for both: shifting every value shifts the interval by exactly as much.

@@ -6,8 +6,10 @@ import pytest
 import torch
 from PIL import Image
 
+from kvbench.engine import generate
 from kvbench.engine.attention import plain
 from kvbench.errors import UserError
+from kvbench.methods import build
 from kvbench.methods.calibrate import Reading, calibrate_heads, score_reading, watch
 from kvbench.methods.capacities.sparsemm import read_head_scores
 from kvbench.methods.readings import box_readings
@@ -140,3 +142,10 @@ def test_ocrbench_has_no_places_of_words(toy, tmp_path):
         list(box_readings(toy, micro.folder("ocrbench"), 1))
     with pytest.raises(UserError, match="holds 0 JSON files"):
         list(box_readings(toy, tmp_path / "none", 1))
+
+
+def test_the_tokens_watched_are_the_greedy_ones(toy):
+    noise = torch.randint(0, 256, (112, 112, 3), generator=torch.Generator().manual_seed(9)).byte()
+    inputs = toy.prepare("Read.", [Image.fromarray(noise.numpy())])
+    (answer,) = generate(toy, inputs, [build({"name": "fullkv"}, None)], max_new_tokens=12)
+    assert watch(toy, inputs, 12)[0] == answer.tokens

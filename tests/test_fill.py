@@ -98,3 +98,7 @@ def test_bare_text_is_an_option_like_another_and_null_names_the_cells_of_before(
         (again,) = plan.job([*where, *words], []).cells
     assert "chat" not in usual.config["model"] and bare.config["model"]["chat"] == "none"
     assert again.digest == bare.digest != usual.digest and words == ["++model.chat=none"]
+
+
+def test_where_no_cell_is_known_nothing_is_overridden():
+    assert fill._overrides("snapkv", "docqa_mini", []) == ()

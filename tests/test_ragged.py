@@ -62,6 +62,24 @@ def test_the_kernel_needs_its_package_and_its_device():
     assert flash.kernel() is None and not flash.usable(cpu, torch.bfloat16, 64)
 
 
+@pytest.mark.parametrize(
+    ("capability", "dtype", "dim", "there"),
+    [
+        ((8, 0), torch.bfloat16, 64, True),
+        ((9, 0), torch.float16, flash.HEAD_DIM, True),
+        ((7, 5), torch.float16, 64, False),
+        ((8, 0), torch.float32, 64, False),
+        ((8, 0), torch.float16, flash.HEAD_DIM + 8, False),
+        ((8, 0), torch.float16, 60, False),
+    ],
+)
+def test_the_kernel_runs_from_ampere_on_in_16_bit(monkeypatch, capability, dtype, dim, there):
+    """As flash-attention 2 says of itself: capability 8.0, fp16 and bf16, head dimensions up to 256."""
+    monkeypatch.setattr(flash, "kernel", FakeKernel)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert flash.usable(torch.device("cuda"), dtype, dim) == there
+
+
 def test_an_installed_kernel_is_one_of_the_circumstances(monkeypatch):
     assert "flash_attn" not in provenance.versions()
     release = provenance._version

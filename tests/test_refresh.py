@@ -1,6 +1,7 @@
 """Decode-time re-selection: what every policy must do, on random tensors and on a tiny random Llama."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import tinyllama
@@ -824,3 +825,22 @@ def test_bad_combinations(llama):
         tokens(llama, [method({"name": "rcr"})], length=5)
     assert build({"name": "fullkv", "refresh": {"name": "rcr"}}, None).refresh is None
     assert method({"name": "none"}).refresh is None and method(None).refresh is None
+
+
+@pytest.mark.parametrize("name", ["rcr", "threshold"])
+def test_as_many_candidates_as_are_selected_are_enough(name):
+    make("refresh", name, {"candidates": SELECTED}).check(SELECTED)
+    with pytest.raises(UserError, match="candidates"):
+        make("refresh", name, {"candidates": SELECTED - 1}).check(SELECTED)
+
+
+@pytest.mark.parametrize("made", [[True], [True, False], [False]])
+def test_the_prompt_is_let_go_where_cpu_memory_alone_is_read(made):
+    """Two stand-ins for devices: on the CPU both copies would be one tensor."""
+    prompt = SimpleNamespace(key_stack="device keys", value_stack="device values")
+    prefixes = engine_refresh.Prefixes(prompt)
+    prefixes._made = {offload: SimpleNamespace(keys=f"keys {offload}", values="values") for offload in made}
+    prefixes.release()
+    host = made == [True]
+    assert prompt.key_stack == ("keys True" if host else "device keys")
+    assert prompt.value_stack == ("values" if host else "device values")

@@ -368,6 +368,13 @@ def test_bacon_leaves_b_where_its_region_has_no_spread(variant):
     assert torch.equal(method.score(view, selected), view.b)
 
 
+def test_bacons_epsilon_is_added_to_the_spread_it_divides_by():
+    plain, wide = (scores_of("bacon", 14, epsilon=e) - scores_of("window", 14) for e in (1e-8, 0.5))
+    # The added term is γ · std_b / (std_v + ε) · V: of one sign, and smaller the larger ε is.
+    assert bool((plain * wide >= 0).all()) and float(wide.abs().sum()) < float(plain.abs().sum())
+    assert bool((wide.abs() <= plain.abs()).all())
+
+
 def test_bacon_without_terms_is_window():
     off = {"evidence": False, "coherence": False, "persistence": False}
     assert torch.equal(scores_of("bacon", 14, **off), scores_of("window", 14))

@@ -365,3 +365,39 @@ def test_scores_survive_json_with_nan():
     again = benchmarks.Scores.from_dict(json.loads(json.dumps(scores.to_dict(), allow_nan=False)))
     assert math.isnan(again.metrics["anls"]) and again.per_sample["anls"][0] == 1
     assert math.isnan(again.per_sample["anls"][1]) and again.warnings == ["x."]
+
+
+def _log(cell, index, **more):
+    from kvbench.store.journal import seal
+
+    record = {"cell": cell.digest, "sample": f"s{index}", "index": index, **more}
+    with open(cell.folder / "journal.jsonl", "ab") as journal:
+        journal.write(seal(record))
+
+
+@pytest.mark.parametrize(
+    ("permanent", "advice"),
+    [
+        ([True, True], "for good; leave them out"),
+        ([True, False], "run the same command again"),
+        ([False, False], "run the same command again"),
+    ],
+)
+def test_failures_are_for_good_only_if_all_are(tmp_path, permanent, advice):
+    cfg = benchmark_cfg("documents_mini")
+    cell = fakestore.add(tmp_path, cfg, method_cfg("snapkv"), 64, {0: "one two"})
+    for index, lasting in enumerate(permanent, 1):
+        more = {"permanent": True} if lasting else {}
+        _log(cell, index, error={"type": "ValueError", "message": "no"}, attempt=1, **more)
+    (said,) = [sentence for sentence in analysis.score_store(tmp_path) if "samples 1, 2 failed" in sentence]
+    assert advice in said
+
+
+def test_what_was_cut_from_prompts_is_said_of_the_scored_samples(tmp_path):
+    cfg = benchmark_cfg("documents_mini")
+    cell = fakestore.add(tmp_path, cfg, method_cfg("fullkv"), None, {0: "one two"})
+    record = {"text": "one", "tokens": [1], "stopped": "eos", "prompt_length": 400, "seconds": 0.1}
+    _log(cell, 1, **record, kept=fakestore.pack_kept([[400, 400], [400, 400]]), fitted={"cut_tokens": 7})
+    analysis.score_store(tmp_path)
+    scores = json.loads((cell.folder / "scores" / f"{cell.digest}.json").read_text())
+    assert any("1 of 2 prompts are longer" in sentence for sentence in scores["warnings"])

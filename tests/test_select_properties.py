@@ -432,3 +432,26 @@ def test_head_scores_of_another_model_are_refused():
         observation = Observation(*inputs, head_scores=torch.ones(shape))
         with pytest.raises(UserError, match="calibrate this model"):
             method.capacity(observation.view(4), 8)
+
+
+WORDED = [
+    (kind, name, option.name)
+    for kind in ("score", "capacity", "refresh")
+    for name in names(kind)
+    for option in options(kind, name)
+    if isinstance(option.default, str)
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "option"), WORDED)
+def test_a_word_that_no_option_knows_is_refused(kind, name, option):
+    with pytest.raises(UserError, match=option):
+        make(kind, name, {option: "no such word"})
+
+
+def test_streaming_keeps_four_sinks():
+    """StreamingLLM (arXiv:2309.17453), section 3.2: four initial tokens."""
+    inputs, _ = case(0)
+    for layer in select(*inputs, method="snapkv+streaming", budget=14, window=4):
+        for positions in layer:
+            assert positions.tolist() == [*range(4), *range(30, 40)]

@@ -165,6 +165,11 @@ class TestPower:
             effect = power.detectable(1, n, wanted, alpha)
             assert power.power_of(effect, 1, n, alpha) == pytest.approx(wanted, abs=1e-6)
 
+    def test_a_power_near_certainty(self):
+        """The start of the search must not depend on which of power and level is the further out."""
+        effect = power.detectable(1, 20, power=0.99)
+        assert effect > power.detectable(1, 20) and power.power_of(effect, 1, 20) == pytest.approx(0.99)
+
     def test_clusters_are_the_degrees_of_freedom(self, tmp_path):
         pages = [f"p{i // 5}" for i in range(40)]
         put(tmp_path, "snapkv", [0.0] * 40, pages)

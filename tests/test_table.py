@@ -291,6 +291,7 @@ def test_documents_show_fidelity_agreement_and_divergence(tmp_path):
         assert f"Documents (mini) {heading}" in out
     assert [line.split()[1] for line in lines(out, "snapkv ")] == ["0.857", "0.000", "5.0"]
     assert [line.split()[1] for line in lines(out, "fullkv ")] == ["1.000", "1.000", "7.0"]
+    assert "[+0.14,+0.14]" in out  # of fractions, bounds have two digits
 
 
 def test_fullkv_is_a_hole_where_figures_need_it_and_no_row_where_they_do_not(tmp_path):

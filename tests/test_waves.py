@@ -228,3 +228,12 @@ def test_waves_cover_every_branch_once_within_the_limit():
         assert sorted(b for wave in waves for b in wave) == list(range(12))
         assert all(len(w) == 1 or sum(sizes[b] for b in w) <= limit for w in waves)
     assert first_wave([5, 1, 1, 1], 7) == 3 and first_wave([9, 1], 7) == 1 and first_wave([3, 3], 7) == 2
+
+
+@pytest.mark.parametrize(("kind", "waits"), [("cuda", 1), ("cpu", 0)])
+def test_a_lap_ends_when_the_devices_work_has(monkeypatch, kind, waits):
+    waited = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    clock = generating._Clock(torch.device(kind))
+    clock.lap("prefill")
+    assert len(waited) == waits and set(clock.laps) == {"prefill"}
