@@ -844,3 +844,13 @@ def test_the_prompt_is_let_go_where_cpu_memory_alone_is_read(made):
     host = made == [True]
     assert prompt.key_stack == ("keys True" if host else "device keys")
     assert prompt.value_stack == ("values" if host else "device values")
+
+
+def test_one_head_with_a_tie_at_the_edge_among_heads_without():
+    """Every head on its own: ties go to the lower position, whatever the heads beside it hold."""
+    make_scores = torch.Generator().manual_seed(5)
+    tied = torch.randint(0, 6, (4, 3, 200), generator=make_scores).double()
+    tied[:, 1:] += torch.rand(4, 2, 200, generator=make_scores, dtype=torch.float64) / 2
+    for count in (3, 40, 111):
+        expected = tied.argsort(dim=-1, descending=True, stable=True)[..., :count].sort(-1).values
+        assert torch.equal(Step.top(tied, count), expected)
