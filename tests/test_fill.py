@@ -8,6 +8,7 @@ import fakes
 import pytest
 
 from kvbench import cli, compose, plan, store
+from kvbench.analysis import published
 from kvbench.analysis.tables import fill
 
 TOY = ["model=qwen2_vl_7b", "model.weights=random", "benchmark.data=micro"]
@@ -53,6 +54,36 @@ def test_a_printed_command_fills_the_hole(kvbench, capsys, name, job, cells):
     added = [cell for cell in store.cells("my runs/a=b") if cell.digest not in known]
     methods = {cell.method.split("+")[0].split()[0] for cell in added}
     assert methods == {"snapkv"} | ({"fullkv"} if name == "detailcaps" else set())
+
+
+def test_a_command_under_a_papers_table_fills_its_holes(kvbench, capsys, tmp_path, monkeypatch):
+    """Overrides and files of the cells that are there, over the experiment's own words."""
+    monkeypatch.setattr(published, "real", lambda entry: True)  # a toy stands for the paper's model
+    heads = tmp_path / "heads.json"
+    heads.write_text("[]")
+    where = [
+        *TOY[1:],
+        "model.size=toy",
+        "benchmark.max_new_tokens=7",
+        f"model.head_scores={heads}",
+        "limit=2",
+        "store='a=b'",
+    ]
+    part = ["benchmark=docvqa,textvqa", "method.score.radius=0,5"]
+    assert kvbench(["run", "experiment=bacon_table7", "profile=paper", *where, *part]) == 0
+    known = len(store.cells("a=b"))
+    capsys.readouterr()
+    kvbench(["table", "bacon_table7", "store=a=b"])
+    out = capsys.readouterr().out
+    assert "FILE of model.head_scores: the one whose SHA-256 is " in " ".join(out.split())
+    commands = printed(out)
+    for command in commands:  # of chartqa the store tells nothing but the model
+        more = ["benchmark.data=micro", "limit=2"] if "benchmark=chartqa" in command else []
+        assert kvbench([word.replace("=FILE", f"={heads}") for word in command] + more) == 0, command
+    assert len(commands) == 2 and len(store.cells("a=b")) == known + 11
+    capsys.readouterr()
+    kvbench(["table", "bacon_table7", "store=a=b"])
+    assert "to fill" not in capsys.readouterr().out
 
 
 def test_defaults_are_not_printed_and_a_file_is_named_by_what_it_holds(kvbench, capsys, tmp_path):

@@ -20,8 +20,8 @@ MOST_TOKENS = 1024  # of an answer about a picture of a folder, as in SparseMM's
 def box_readings(adapter, folder: Path, count: int) -> Iterable[Reading]:
     """The first ``count`` pictures of a folder, each to be read out in full.
 
-    The folder holds one JSON file, as SparseMM's code keeps SynthDoG: a list of
-    {"image_name": FILE, "2_coord": [{"chunk": TEXT, "coord": [[left, top], [right, bottom]]}, ...]}, in pixels.
+    The folder holds one JSON file, as SparseMM's code keeps SynthDoG: a list of {"image_name": FILE,
+    "2_coord": BOXES}, where a box is {"chunk": TEXT, "coord": [[left, top], [right, bottom]]} in pixels.
     Raises UserError when it does not, and when a picture is missing.
     """
     from PIL import Image

@@ -167,7 +167,10 @@ def _notes(found: Sequence[Entry], mine: Sequence[Pair], experiment: Experiment,
         )
     lines += old(model, store)
     holes = _commands(found, mine, experiment, store)
-    return [*lines, f"{HOLE} is missing; to fill:", *(f"  {line}" for line in holes)] if holes else lines
+    if not holes:
+        return lines
+    named = fill.files(e.cell for e in found if e.cell.model == model) if "=FILE" in " ".join(holes) else []
+    return [*lines, f"{HOLE} is missing; to fill:", *(f"  {line}" for line in holes), *named]
 
 
 def _flagged(mine: Sequence[Pair]) -> list[reference.Row]:
@@ -186,7 +189,10 @@ def _commands(found: Sequence[Entry], mine: Sequence[Pair], experiment: Experime
     for pair in mine:
         name = pair.published.benchmark
         if pair.measured is None and name in experiment.benchmarks:
+            other = next(iter(here.values()), None)  # which tells how the model was run
             words = fill.of_job(here[name]) if name in here else []
+            if name not in here and other is not None:
+                words = fill.of_job(other, groups=["model"])
             names = holes.setdefault((counts.get(name, 0), tuple(words)), [])
             names += [name] if name not in names else []
     return [

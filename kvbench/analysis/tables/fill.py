@@ -69,14 +69,16 @@ def _overrides(label: str, benchmark: str, mine: Sequence[Entry]) -> tuple[str, 
     return (*words, *_of_method(cell, options))
 
 
-def of_job(cell: Cell, asked: Cell | None = None) -> list[str]:
-    """Overrides of model, benchmark, seed and prompt that a cell was run with; the last two of ``asked``."""
+def of_job(
+    cell: Cell, asked: Cell | None = None, groups: Sequence[str] = ("model", "benchmark")
+) -> list[str]:
+    """Overrides of groups, seed and prompt that a cell was run with; the last two of ``asked``."""
     asked = asked or cell
     words = [f"prompt={asked.prompt}"] if asked.prompt != "default" else []
     words += [f"seed={asked.seed}"] if asked.seed else []
     usual = _usual(cell.model, cell.benchmark)
-    for part, source in _SOURCE.items() if usual is not None else ():
-        mine = cell.config[part]
+    for part in groups if usual is not None else ():
+        mine, source = cell.config[part], _SOURCE[part]
         skipped = set(_SKIPPED)
         if str(mine.get(source)) in BUILT_IN or is_folder(str(mine.get(source))):
             skipped.add("revision")
