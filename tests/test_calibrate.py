@@ -6,14 +6,16 @@ import pytest
 import torch
 from PIL import Image
 
+from kvbench.embedded.pages import KINDS, make
 from kvbench.engine import generate
 from kvbench.engine.attention import plain
 from kvbench.errors import UserError
 from kvbench.methods import build
 from kvbench.methods.calibrate import Reading, calibrate_heads, score_reading, watch
 from kvbench.methods.capacities.sparsemm import read_head_scores
-from kvbench.methods.readings import box_readings
+from kvbench.methods.readings import box_readings, page_readings
 from kvbench.models import load
+from kvbench.models.embedded import EmbeddedAdapter
 
 
 @pytest.fixture(scope="module")
@@ -149,3 +151,17 @@ def test_the_tokens_watched_are_the_greedy_ones(toy):
     inputs = toy.prepare("Read.", [Image.fromarray(noise.numpy())])
     (answer,) = generate(toy, inputs, [build({"name": "fullkv"}, None)], max_new_tokens=12)
     assert watch(toy, inputs, 12)[0] == answer.tokens
+
+
+def test_tiles_of_the_embedded_model_are_those_its_pages_name():
+    """Every value has its tiles, and every word of a label that has one tile a word has its own."""
+    reads = object.__new__(EmbeddedAdapter)  # where a box lies needs no weights
+    found, known = list(page_readings(reads, len(KINDS))), 0
+    for index, (kind, reading) in enumerate(zip(KINDS, found, strict=True)):
+        page = make(kind, f"calibrate-0-{index}", test=False, dense=False)
+        expected = [(f.value, sorted(f.value_tiles)) for f in page.fields]
+        labels = [(f.label.split(), f.label_tiles) for f in page.fields]
+        words = [(w, [t]) for ws, ts in labels if len(ws) == len(ts) for w, t in zip(ws, ts, strict=True)]
+        assert page.fields and sorted(reading.boxes) == sorted(expected + words)
+        known += len(words)
+    assert known

@@ -8,7 +8,6 @@ from decoding import contents
 from PIL import Image
 
 from kvbench import config, methods, models, paths, plan
-from kvbench.embedded.pages import KINDS, make
 from kvbench.engine import generate, prefill
 from kvbench.engine.attention import plain
 from kvbench.engine.cache import CompactCache
@@ -18,7 +17,6 @@ from kvbench.methods import registry
 from kvbench.methods.readings import page_readings
 from kvbench.methods.select import kept_mask, to_sets
 from kvbench.models.content import Clip, parts
-from kvbench.models.embedded import EmbeddedAdapter
 
 FAMILIES = {
     "qwen2_vl": {"adapter": "qwen2_vl"},
@@ -303,13 +301,6 @@ def test_readings_of_pages_have_boxes_among_the_visual_tokens(family):
     seen = int(reads.prepare(reading.question, [reading.image]).visual_mask.sum())
     assert len(reading.boxes) > 3
     assert all(places and 0 <= places[0] <= places[-1] < seen for _, places in reading.boxes)
-
-
-def test_tiles_of_the_embedded_model_are_those_its_pages_name():
-    reads = object.__new__(EmbeddedAdapter)  # where a box lies needs no weights
-    page = make(KINDS[0], "calibrate-0-0", test=False, dense=False)
-    (reading,) = page_readings(reads, 1)
-    assert page.fields and all((f.value, sorted(f.value_tiles)) in reading.boxes for f in page.fields)
 
 
 def test_files_count_by_content(tmp_path):

@@ -1,7 +1,7 @@
 """Properties of every method (hypothesis), input checks, and adding a method of one's own."""
 
 import textwrap
-from dataclasses import fields
+from dataclasses import fields, make_dataclass
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import kvbench
 from kvbench.errors import UserError
-from kvbench.methods import build, load_plugin, method_names, names, options, parse
+from kvbench.methods import build, load_plugin, method_names, names, options, parse, registry
 from kvbench.methods.observation import Observation
 from kvbench.methods.registry import lookup, make
 from kvbench.methods.select import kept_mask, select, to_sets, top_mask
@@ -455,3 +455,16 @@ def test_streaming_keeps_four_sinks():
     for layer in select(*inputs, method="snapkv+streaming", budget=14, window=4):
         for positions in layer:
             assert positions.tolist() == [*range(4), *range(30, 40)]
+
+
+def test_every_option_is_part_of_a_cell_but_for_two():
+    """What an option that is left out of a cell's identity decides, no answer shows."""
+    parts = [(kind, name) for kind in ("score", "capacity", "refresh") for name in names(kind)]
+    free = {option.name for part in parts for option in options(*part) if option.runtime}
+    assert free == {"offload", "branching"}
+
+
+def test_a_plain_field_of_ones_own_score_is_part_of_a_cell(monkeypatch):
+    monkeypatch.setitem(registry._REGISTRY["score"], "plain_test", make_dataclass("P", [("x", int, 3)]))
+    (option,) = options("score", "plain_test")
+    assert (option.name, option.default, option.runtime) == ("x", 3, False)

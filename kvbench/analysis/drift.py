@@ -137,7 +137,7 @@ def load(store: Path, metric: str = FIDELITY) -> Drift:
     samples = [pandas.DataFrame(columns=_SAMPLE_COLUMNS)]
     whole = [pandas.DataFrame(columns=_SAMPLE_COLUMNS)]
     thresholds = [pandas.DataFrame(columns=_TAU_COLUMNS)]
-    for (model, benchmark), here in known.groupby(["model", "benchmark"], sort=False):
+    for (model, benchmark), here in known.groupby(["model", "benchmark"]):
         answers = load_responses(store, model, benchmark)
         means, taus = _reduced(store, model, benchmark)
         part = here.merge(

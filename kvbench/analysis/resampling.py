@@ -48,7 +48,7 @@ def codes(n: int, clusters: Sequence[Hashable] | None) -> np.ndarray:
 def draws(clusters: int, resamples: int = RESAMPLES, seed: int = SEED) -> np.ndarray:
     """How often each resample holds each cluster: counts [resamples, clusters], rows summing to clusters."""
     rng = np.random.default_rng(seed)
-    counts = np.empty((resamples, clusters), np.uint8 if clusters < 256 else np.uint16)
+    counts = np.empty((resamples, clusters), np.uint16)
     for start in range(0, resamples, _rows(clusters)):
         rows = min(_rows(clusters), resamples - start)
         picks = rng.integers(0, clusters, (rows, clusters))
