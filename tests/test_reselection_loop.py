@@ -155,8 +155,9 @@ TAU = {
     "exact": {"mean": 0.45, "max": 0.8, "logits": 0.45},
     "lowrank": {"mean": 0.06, "max": 0.2, "logits": 0.06},
 }
+DETECTOR = {"exact": {}, "lowrank": {"rank": 3, "candidates": 24}}
 LOOPED += [
-    {"name": "threshold", "detector": d, "tau": tau, "rank": 3, "candidates": 24, "group": group}
+    {"name": "threshold", "detector": d, "tau": tau, **DETECTOR[d], "group": group}
     for d, by_group in TAU.items()
     for group, tau in by_group.items()
 ]
