@@ -46,7 +46,6 @@ def detectable(
     Raises UserError for fewer than 2 samples, a negative sd, or a power or level outside (0, 1).
     """
     from scipy.optimize import brentq
-    from scipy.stats import norm
 
     if n < 2:
         raise UserError(f"n={n:g} leaves no spread to judge by: give at least 2 samples.")
@@ -56,8 +55,7 @@ def detectable(
         raise UserError(f"alpha={alpha:g} and power={power:g} must satisfy 0 < alpha < power < 1.")
     if sd == 0:
         return 0.0
-    unit = (norm.ppf(1 - alpha / 2) + norm.ppf(power)) / math.sqrt(n)
-    high = unit
+    high = 1.0
     while power_of(high, 1, n, alpha, df) < power:
         high *= 2
     return sd * float(brentq(lambda effect: power_of(effect, 1, n, alpha, df) - power, 0, high, xtol=1e-10))

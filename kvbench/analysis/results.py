@@ -130,23 +130,13 @@ def mean(entry: Entry, metric: str, **options: Any) -> Estimate:
     return estimate(values, clusters=entry.scores.clusters, **options)
 
 
-def compare(entry: Entry, other: Entry | None, metric: str) -> Difference | None:
-    """Paired difference entry - other; None without two sets of per-sample values.
-
-    Raises UserError, naming the samples, when they do not match.
-    """
-    (gap,) = compare_all([(entry, other)], metric)
-    if isinstance(gap, UserError):
-        raise gap
-    return gap
-
-
 def compare_all(
     pairs: Sequence[tuple[Entry, Entry | None]], metric: str, **options: Any
 ) -> list[Difference | UserError | None]:
-    """``compare`` of many pairs of one benchmark on the same resamples; errors stand in a pair's place.
+    """Paired differences entry - other of one benchmark on the same resamples.
 
-    ``options`` are those of ``resampling.intervals``.
+    None stands for a pair without two sets of per-sample values, a UserError that names the samples for one
+    whose samples do not match. ``options`` are those of ``resampling.intervals``.
     """
     known = [
         (place, entry, other)
