@@ -468,3 +468,11 @@ def test_a_plain_field_of_ones_own_score_is_part_of_a_cell(monkeypatch):
     monkeypatch.setitem(registry._REGISTRY["score"], "plain_test", make_dataclass("P", [("x", int, 3)]))
     (option,) = options("score", "plain_test")
     assert (option.name, option.default, option.runtime) == ("x", 3, False)
+
+
+def test_a_prefill_captures_what_any_part_of_a_method_needs():
+    needs = {"snapkv": set(), "snapkv+h2o": {"attention_sums"}, "adakv+h2o": {"attention_sums"}}
+    for name, extras in needs.items():
+        assert build({"name": name}, 40).extras == extras
+    infinigen = {"name": "snapkv+h2o", "refresh": {"name": "infinigen"}}
+    assert build(infinigen, 40).extras == {"attention_sums", "query_basis"}
