@@ -71,6 +71,8 @@ def test_scaled_by_hand():
     assert scaled_counts(counts, 30, 10).tolist() == [[10, 10], [7, 3]]  # 20 of 28 and 12 of 14 do not fit
     assert scaled_counts(counts, 8, 20).tolist() == [[4, 2], [1, 1]]  # 4.27 2.13 1.07 0.53
     assert scaled_counts(torch.tensor([[5, 0], [0, 0]]), 11, 5).tolist() == [[5, 2], [2, 2]]
+    many = scaled_counts(torch.full((6, 8), 3), 48 * 4 + 11, 20)  # ties go to the lower layer and head
+    assert many.flatten().tolist() == [5] * 11 + [4] * 37
 
 
 def test_a_setting_of_its_own():
