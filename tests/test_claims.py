@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
+import re
 import shlex
+from collections import defaultdict
+from dataclasses import fields, replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import fakestore
 import numpy as np
 import pytest
 import torch
+import yaml
 from fakestore import benchmark_cfg, method_cfg
 from scipy.stats import rankdata
 from test_drift import frame
 
 from kvbench import claims, cli, reference
 from kvbench.analysis import correlation
-from kvbench.claims import cells, measured, printed, prompts, quantities, rcr, rendering, reselection, text
-from kvbench.claims.row import FAILS, HOLDS, UNDECIDED, Claim, Estimate, Hole, Region, Row, evaluate, verdict
+from kvbench.analysis.drift import Drift
+from kvbench.claims import cells, measured, measures, prompts, quantities, rendering, reselection
+from kvbench.claims.row import FAILS, HOLDS, UNDECIDED, Claim, Estimate, Hole, Region, Row, verdict
 from kvbench.engine.prefill import Prefill
 from kvbench.errors import UserError
 
@@ -70,7 +77,16 @@ def test_regions_say_themselves(region, text):
     assert str(region) == text
 
 
-CLAIM = Claim("BACON", "more | less", "[1]", "points:", Region(low=0), "run experiment=claims")
+CLAIM = Claim(
+    "x", "BACON", "more | less", "[1]", "points", 1, Region(low=0), "run experiment=claims", "changed"
+)
+BACON, ALONE = {"snapkv+bacon": {}}, {"snapkv": {}}
+LISTED = claims.listed()
+
+
+def by_command(name):
+    """The claims whose command is ``kvbench name``."""
+    return [claim for claim in LISTED if claim.command.split()[0] == name]
 
 
 class TestRendering:
@@ -104,12 +120,59 @@ class TestRendering:
 def test_every_claim_is_a_row_of_an_empty_store(tmp_path, capsys):
     assert cli.main(["claims", f"store={tmp_path}", "measure=false", "--format", "markdown"]) == 1
     out = capsys.readouterr().out
-    measured_here = [*prompts.attention(), *prompts.keys(), *text.keys()]
-    tests = [*measured_here, *cells.bacon(), *cells.ecokv(), *text.answers(), *rcr.tests()]
-    assert sum(line.startswith("| ") and "| —" in line for line in out.splitlines()) == len(tests)
-    assert out.count("not measured yet") == len(measured_here)
-    texts = [claim.text for claim, _ in tests]
-    assert len(set(texts)) == len(texts)
+    assert sum(line.startswith("| ") and "| —" in line for line in out.splitlines()) == len(LISTED)
+    assert out.count("not measured yet") == len([*by_command("claims"), *by_command("observe")])
+
+
+def test_every_record_is_whole_and_names_what_exists():
+    from kvbench.paths import conf_dir
+
+    records = yaml.safe_load(Path(claims.__file__).with_name("claims.yaml").read_text("utf-8"))
+    for record in records:
+        assert list(record) == [field.name for field in fields(Claim)], record["id"]
+        assert all(value not in (None, "", {}) for value in record.values()), record["id"]
+    for claim in LISTED:
+        command, _, name = claim.command.partition(" experiment=")
+        assert command == "claims" if not name else command in ("run", "observe"), claim.id
+        assert not name or (conf_dir() / "experiment" / f"{name}.yaml").is_file(), claim.id
+        assert claim.region.low < claim.region.high, claim.id
+        bound(claim)  # raises where the measure does not take these arguments
+    for unique in ("id", "text"):
+        assert len({getattr(claim, unique) for claim in LISTED}) == len(LISTED)
+    papers = [claim.paper for claim in LISTED]
+    assert papers == sorted(papers, key=["BACON", "ECOKV", "RCR"].index)  # a table a paper, in this order
+
+
+def bound(claim):
+    """The arguments that a claim's measure is called with, by name."""
+    ((name, given),) = ({claim.measure: []} if isinstance(claim.measure, str) else claim.measure).items()
+    signature = inspect.signature(measures.MEASURES[name])
+    found = signature.bind(None, *given) if isinstance(given, list) else signature.bind(None, **given)
+    found.apply_defaults()
+    return found.arguments
+
+
+@pytest.mark.parametrize("command", sorted({c.command for c in LISTED if "gap" in c.measure}))
+def test_the_cells_that_a_claim_compares_are_planned(command):
+    """By its experiment; what is at equal memory anyway is in experiment=claims."""
+    from kvbench import plan
+
+    def planned(command, benchmark):
+        jobs = plan.jobs([command.removeprefix("run "), f"benchmark={benchmark}"])
+        return [(cell.method, cell.budget, cell.options) for job in jobs for cell in job.cells]
+
+    compared = [bound(claim) for claim in LISTED if claim.command == command and "gap" in claim.measure]
+    benchmark = compared[0]["benchmarks"][0]
+    known = planned(command, benchmark)
+    if command.endswith("claims_equal"):
+        known += planned("run experiment=claims", benchmark)
+    for given in compared:
+        for method, options in [*given["first"].items(), *given["second"].items()]:
+            budget = None if method == "fullkv" else given["budget"]
+            wanted = options if budget is None else {"window": cells.WINDOW, **options}
+            assert any(
+                cell[:2] == (method, budget) and wanted.items() <= cell[2].items() for cell in known
+            ), (method, options)
 
 
 @pytest.mark.parametrize("word", ["limit=0", "limit=x", "measure=perhaps", "claim=3"])
@@ -118,23 +181,26 @@ def test_wrong_settings_are_refused(tmp_path, capsys, word):
     assert word.split("=")[0] in capsys.readouterr().err
 
 
-def test_every_command_of_a_hole_is_one_that_exists():
-    from kvbench.paths import conf_dir
-
-    for claim, _ in [*cells.bacon(), *cells.ecokv(), *text.answers(), *text.keys(), *rcr.tests()]:
-        name = claim.command.partition(" experiment=")[2]
-        assert (conf_dir() / "experiment" / f"{name}.yaml").is_file()
+TABLE = re.compile(r"(\w+) ([\d.]+) → ([\d.]+) \(table (\d+), budget (\d+)\)")
+TITLES = {"DocVQA": "docvqa", "ChartQA": "chartqa", "OCRBench": "ocrbench", "LongBench": "longbench"}
 
 
 def test_printed_figures_are_the_published_ones():
-    assert printed.steps("bacon", "1", "docvqa", "snapkv", "snapkv+bacon").startswith("DocVQA 70.1 → 85.5")
+    printed = [(claim, match.groups()) for claim in LISTED if (match := TABLE.fullmatch(claim.figure))]
+    assert len(printed) == 15
+    for claim, (title, *pair, table, budget) in printed:
+        known = defaultdict(set)  # by model: values of this benchmark and budget
+        for row in reference.rows(claim.paper.lower(), table):
+            if (row.benchmark, str(row.budget)) == (TITLES[title], budget):
+                known[row.model].add(row.value)
+        assert any(values.issuperset(pair) for values in known.values()), claim.id
     times = [
         r for r in reference.rows("bacon", "5") if r.metric == "latency" and r.method.startswith("snapkv")
     ]
     found = {row.method: row.value for row in times}
-    assert any(f"{found['snapkv']} → {found['snapkv+bacon']}" in c.figure for c, _ in prompts.attention())
+    assert any(f"{found['snapkv']} → {found['snapkv+bacon']}" in c.figure for c in by_command("claims"))
     row = next(r for r in reference.rows("rcr") if r.metric == "same_top_position" and r.value == "41")
-    assert row.model == "qwen2_vl_7b" and any("59 % (Qwen2-VL)" in c.figure for c, _ in rcr.tests())
+    assert row.model == "qwen2_vl_7b" and any("59 % (Qwen2-VL)" in c.figure for c in by_command("run"))
 
 
 class TestCells:
@@ -166,34 +232,32 @@ class TestCells:
         for benchmark in cells.QUESTIONS:
             self.add(store, "snapkv+bacon", first, benchmark)
             self.add(store, "snapkv", second, benchmark)
-        return cells.gap(cells.plain("snapkv+bacon"), cells.plain("snapkv"))
 
     def test_pools_benchmarks_in_points_and_counts_pages_apart(self, tmp_path):
-        figure = self.both(tmp_path, [1, 1, 1, 0], [0, 0, 1, 0])
-        found = figure(cells.Cells(tmp_path))
+        self.both(tmp_path, [1, 1, 1, 0], [0, 0, 1, 0])
+        found = cells.gap(cells.Cells(tmp_path), BACON, ALONE)
         assert (found.value, found.n, found.clusters) == (pytest.approx(50), 12, 6)
         assert found.low < 50 < found.high
 
     def test_another_direction_changes_the_sign(self, tmp_path):
         self.both(tmp_path, [1, 1, 1, 0], [0, 0, 1, 0])
-        figure = cells.gap(cells.plain("snapkv"), cells.plain("snapkv+bacon"))
-        assert figure(cells.Cells(tmp_path)).value == pytest.approx(-50)
+        assert cells.gap(cells.Cells(tmp_path), ALONE, BACON).value == pytest.approx(-50)
 
     def test_the_usual_cell_is_found_among_variants(self, tmp_path):
         self.both(tmp_path, [1, 1], [0, 0])
         for benchmark in cells.QUESTIONS:
             self.add(tmp_path, "snapkv+bacon", [0, 1], benchmark, evidence=False)
         found = cells.Cells(tmp_path)
-        assert cells.gap(cells.plain("snapkv+bacon"), cells.plain("snapkv"))(found).value == 100
-        off = cells.plain("snapkv+bacon", **{"score.evidence": False})
-        assert cells.gap(cells.plain("snapkv+bacon"), off)(found).value == 50
+        assert cells.gap(found, BACON, ALONE).value == 100
+        assert cells.gap(found, BACON, {"snapkv+bacon": {"score.evidence": False}}).value == 50
 
     def test_unequal_samples_and_missing_cells_are_holes(self, tmp_path):
-        figure = self.both(tmp_path, [1, 1, 1], [0, 0])
-        (row,) = evaluate([(CLAIM, figure)], cells.Cells(tmp_path))
+        self.both(tmp_path, [1, 1, 1], [0, 0])
+        claim = replace(CLAIM, measure={"gap": {"first": BACON, "second": ALONE}})
+        row = measures.row(claim, cells.Cells(tmp_path))
         assert row.estimate is None and "do not hold the same samples" in row.note
         with pytest.raises(Hole, match=r"no scored adakv\+bacon at budget 32 on docqa_mini"):
-            cells.gap(cells.plain("adakv+bacon"), cells.plain("adakv"))(cells.Cells(tmp_path))
+            cells.gap(cells.Cells(tmp_path), {"adakv+bacon": {}}, {"adakv": {}})
 
 
 class TestReselection:
@@ -206,7 +270,7 @@ class TestReselection:
         rows = frame(
             none={"value": [0.1, 0.2, 0.1, 0.2], "cluster": pages, "drift": [0.1, 0.2, 0.3, 0.4]},
             oracle={"value": [0.5, 0.0, 0.8, 1.0], "cluster": pages},
-            exact={"value": [1.0, 0.5, 0.8, 1.0], "cluster": pages, "stayed": [0.5, 0.7, 0.9, 0.7]},
+            exact={"value": [1.0, 0.5, 0.8, 1.0], "cluster": pages, "stayed": [0.1] * 4},
             infinigen={"value": [0.9, 0.8, 0.7, 0.6], "cluster": pages},
             rcr={"value": [0.5] * 4, "cluster": pages, "reads": [60, 64, 68, 64], "refreshed": [0.4] * 4},
             **{
@@ -227,7 +291,9 @@ class TestReselection:
         for row in rows.itertuples():
             if row.name == "threshold":
                 row.options["detector"] = "exact" if "exact" in row.policy else "lowrank"
-        found.samples = rows.assign(model="embedded", benchmark="describe_mini")
+        full = frame(fullkv={"cluster": pages, "stayed": [0.5, 0.7, 0.9, 0.7]})
+        here = {"model": "embedded", "benchmark": "describe_mini"}
+        found.drift = Drift(rows.assign(**here), None, full.assign(**here, selection="fullkv"))
         return found
 
     def test_recovered_is_a_ratio_of_sums(self, store):
@@ -243,31 +309,32 @@ class TestReselection:
         assert found.low < 0.3 < found.high and (found.low + found.high) / 2 == pytest.approx(0.3)
 
     def test_the_best_threshold_is_the_rival(self, store):
-        found = reselection.against_best_threshold("lowrank")(store)
+        found = reselection.against_best_threshold(store, "lowrank")
         assert (found.value, found.note) == (pytest.approx(-0.3), "best: threshold tau=0.15")
-        found = reselection.against_best_threshold("exact")(store)
+        found = reselection.against_best_threshold(store, "exact")
         assert (found.value, found.note) == (pytest.approx(-0.4), "best: threshold detector=exact tau=0.05")
 
     def test_a_threshold_of_another_detector_is_no_rival(self, store):
-        store.samples = store.samples[~store.samples["policy"].str.contains("exact")]
+        samples = store.drift.samples
+        store.drift = replace(store.drift, samples=samples[~samples["policy"].str.contains("exact")])
         with pytest.raises(Hole, match="no scored cell with refresh=threshold refresh.detector=exact"):
-            reselection.against_best_threshold("exact")(store)
+            reselection.against_best_threshold(store, "exact")
 
     def test_the_rival_at_equal_share_refreshes_as_often(self, store):
         found = reselection.against_threshold_at_equal_share(store)
         assert found.value == pytest.approx(-0.075)
         assert found.note == "threshold tau=0.05 refreshes 0.38, rcr 0.40"
-        store.samples = store.samples.assign(refreshed=math.nan)
+        store.drift = replace(store.drift, samples=store.drift.samples.assign(refreshed=math.nan))
         with pytest.raises(Hole, match="trace=true"):
             reselection.against_threshold_at_equal_share(store)
 
     def test_means_and_differences(self, store):
-        assert reselection.mean("oracle")(store).value == pytest.approx(0.575)
-        assert reselection.against("rcr", "none")(store).value == pytest.approx(0.35)
-        assert reselection.rate("rcr", "reads")(store).value == pytest.approx(64)
+        assert reselection.fidelity(store, "oracle").value == pytest.approx(0.575)
+        assert reselection.against(store, "rcr", "none").value == pytest.approx(0.35)
+        assert reselection.rate(store, "rcr", "reads").value == pytest.approx(64)
 
     def test_the_gap_goes_with_drift(self, store):
-        found = reselection.gap_correlation("drift")(store)
+        found = reselection.gap_correlation(store, "drift")
         assert found.value == pytest.approx(-1)
         assert found.note == "threshold tau=0.05: fewer than 5 pictures have no interval"
 
@@ -281,10 +348,10 @@ class TestReselection:
             return SimpleNamespace(cell=SimpleNamespace(digest=name), scores=known)
 
         store.entries = [entry(*item) for item in values.items()]
-        found = reselection.separated(reselection.scored("x"))(store)
+        found = reselection.separated(store, "x")
         assert (found.value, found.counted, found.note) == (2, True, "of 3 pairs")
         with pytest.raises(Hole, match="y of describe_mini is not scored"):
-            reselection.separated(reselection.scored("y"))(store)
+            reselection.separated(store, "y")
 
     def test_rouge_against_the_page_takes_the_nearest_description(self, tmp_path, monkeypatch):
         asked = benchmark_cfg("describe_mini", "sets")
@@ -297,26 +364,22 @@ class TestReselection:
         assert found == {0: pytest.approx(2 / 3), 1: 0}
 
     def test_equal_lengths_have_no_correlation_and_decide_nothing(self, store, monkeypatch):
-        known = correlation.correlations(store.samples)
+        known = correlation.correlations(store.drift.samples)
         same = correlation.spearman(np.arange(4.0), np.ones(4), list("abcd"))
         monkeypatch.setattr(correlation, "correlations", lambda group: known.assign(**same))
-        found = reselection.gap_correlation("length")(store)
+        found = reselection.gap_correlation(store, "length")
         assert math.isnan(found.value) and "the same in every sample" in found.note
         row = Row(CLAIM, found)
         assert row.verdict == UNDECIDED
         shown = rendering.cells(row, {CLAIM.command: "a"})[2]
         assert shown.startswith("not defined; ") and "nan" not in shown
 
-    MISSING = (
-        reselection.mean("quest"),
-        reselection.rate("exact", "reads"),
-        reselection.gap_correlation("length"),
-    )
+    MISSING = ({"fidelity": ["quest"]}, {"rate": ["exact", "reads"]}, {"gap_correlation": ["length"]})
 
-    @pytest.mark.parametrize("figure", MISSING)
-    def test_what_is_missing_is_a_hole(self, store, figure):
+    @pytest.mark.parametrize("measure", MISSING)
+    def test_what_is_missing_is_a_hole(self, store, measure):
         with pytest.raises(Hole):
-            figure(store)
+            measures.figure(replace(CLAIM, measure=measure), store)
 
 
 @pytest.fixture(scope="module")
@@ -442,7 +505,7 @@ def test_every_measured_claim_has_a_figure_that_the_report_shows_too(prompt, tmp
     of = measured.settings(CONFIG, MODEL)
     measured.fill(measured.path(tmp_path, "docqa_mini"), of, both)
     measured.fill(measured.path(tmp_path, "textqa_mini"), of | {"version": 0}, iter([(0, values)]))  # older
-    rows = evaluate([*prompts.attention(), *prompts.keys()], measured.load(tmp_path))
+    rows = [measures.row(claim, measured.load(tmp_path)) for claim in by_command("claims")]
     assert all((row.estimate.n, row.estimate.clusters) == (2, 2) and row.verdict for row in rows)
     shown = [row for found in _claims(tmp_path)["papers"].values() for row in found]
     assert [row[2] for row in shown if row[2] != "—" and not row[2].startswith("—;")] == [
@@ -510,18 +573,28 @@ class TestMeasuredFigures:
         return [{"page": f"p{i // 2}", **{k: v[i] for k, v in columns.items()}} for i in range(n)]
 
     def test_a_mean_leaves_out_what_is_not_defined(self):
-        found = prompts.minus("a", "b")(self.samples(a=[3, None, 5, 4], b=[1, 1, 1, 4]))
+        found = prompts.difference(self.samples(a=[3, None, 5, 4], b=[1, 1, 1, 4]), "a", "b")
         assert (found.value, found.n, found.clusters) == (2, 3, 2)
 
+    def test_one_layer_and_the_mean_over_all(self):
+        samples = self.samples(x=[[1, 2, 6], [3, 2, 7]], y=[0.5, 1.5])
+        assert prompts.layer(samples, "x", 0).value == 2
+        assert prompts.average(samples, "x").value == pytest.approx((3 + 4) / 2)
+        assert prompts.average(samples, "y").value == 1
+
+    def test_selection_time_is_in_hundredths_of_the_prefill(self):
+        samples = self.samples(select_base=[3, 4], select_bacon=[7, 4], prefill=[100, 50])
+        assert prompts.selection_time(samples).value == pytest.approx((4 + 0) / 2)
+
     def test_the_lowest_layer(self):
-        found = prompts.lowest_layer("x")(self.samples(x=[[1, 0.2, 3], [0, 0.4, 3], [2, 0.3, 0]]))
+        found = prompts.lowest_layer(self.samples(x=[[1, 0.2, 3], [0, 0.4, 3], [2, 0.3, 0]]), "x")
         assert found.value == pytest.approx(0.3)
 
     def test_thirds(self):
         samples = self.samples(x=[[6.0, 6, 1, 1, 2, 2]] * 4)
-        assert prompts.thirds("x", 0, 1)(samples).value == 5
-        assert prompts.thirds("x", 2, 1)(samples).value == 1
-        assert prompts.thirds("x", 1)(samples).value == 1 - (6 + 2) / 2
+        assert prompts.thirds(samples, "x", 0, 1).value == 5
+        assert prompts.thirds(samples, "x", 2, 1).value == 1
+        assert prompts.thirds(samples, "x", 1).value == 1 - (6 + 2) / 2
 
     def test_nothing_measured_is_a_hole(self):
-        assert all(row.estimate is None for row in evaluate(prompts.keys(), []))
+        assert all(measures.row(claim, []).estimate is None for claim in by_command("observe"))

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from kvbench.claims.cells import MODEL, QUESTIONS
+from kvbench.claims.cells import MODEL, MODELS, QUESTIONS, TEXT
+from kvbench.observations import FOLDER
 from kvbench.observations.stored import Values, fill, in_order, read
 
 _VERSION = 3  # raise when the meaning of a quantity changes: all are then measured again
@@ -27,6 +28,14 @@ def load(store: Path) -> list[Values]:
     documents = [read(path(store, benchmark)) for benchmark in QUESTIONS]
     known = [document for document in documents if (document["of"] or {}).get("version") == _VERSION]
     return [values for document in known for values in in_order(document)]
+
+
+def observed(store: Path) -> list[Values]:
+    """The prompts of real text that ``kvbench observe`` stored; none of an older definition."""
+    from kvbench.observations.measure import VERSION
+
+    document = read(store / FOLDER / MODELS[TEXT] / f"{TEXT}.json")
+    return in_order(document) if (document["of"] or {}).get("version") == VERSION else []
 
 
 def missing(store: Path, config: dict[str, Any], model: dict[str, Any], limit: int | None) -> list[int]:

@@ -56,7 +56,7 @@ def cells(row: Row, letters: dict[str, str]) -> list[str]:
     note = (estimate.note if estimate else row.note) or ""
     ours = f"{ours}; {note}" if note else ours
     letter = f"({letters[claim.command]})"
-    wanted = f"{claim.measure} {claim.region}"
+    wanted = f"{claim.estimate}: {claim.region}"
     return [claim.text, claim.figure, ours, n, wanted, row.verdict or "—", letter]
 
 

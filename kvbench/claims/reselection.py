@@ -1,9 +1,9 @@
-"""Figures of RCR's claims, from a store's scored cells and traces. Long answers are judged by fidelity."""
+"""Measures of re-selection, from a store's scored cells and traces. Long answers are judged by fidelity."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -24,41 +24,28 @@ if TYPE_CHECKING:
 
     from kvbench.analysis.results import Entry
 
-LONG, SHORT = "describe_mini", ("docqa_mini", "textqa_mini")
+LONG = "describe_mini"
 DYNAMIC = ("exact", "threshold", "rcr", "quest", "arkvale", "infinigen")
 
 
-def mean(policy: str) -> Callable[[Cells], Estimate]:
+def fidelity(cells: Cells, policy: str) -> Estimate:
     """Mean fidelity of a policy's descriptions."""
-
-    def figure(cells: Cells) -> Estimate:
-        group, label = cells.policy(LONG, policy)
-        found = policies.fidelity(group, against=())
-        return _of(found[found["policy"] == label].iloc[0])
-
-    return figure
+    group, label = cells.policy(LONG, policy)
+    found = policies.fidelity(group, against=())
+    return _of(found[found["policy"] == label].iloc[0])
 
 
-def against(policy: str, other: str) -> Callable[[Cells], Estimate]:
+def against(cells: Cells, policy: str, other: str) -> Estimate:
     """Difference in fidelity of two policies' descriptions."""
-
-    def figure(cells: Cells) -> Estimate:
-        group, label = cells.policy(LONG, policy)
-        found = policies.compare(group, label, cells.policy(LONG, other)[1])
-        return _of(found)
-
-    return figure
+    group, label = cells.policy(LONG, policy)
+    return _of(policies.compare(group, label, cells.policy(LONG, other)[1]))
 
 
-def against_best_threshold(detector: str) -> Callable[[Cells], Estimate]:
+def against_best_threshold(cells: Cells, detector: str) -> Estimate:
     """rcr minus the fixed threshold whose mean fidelity is highest on these very samples."""
-
-    def figure(cells: Cells) -> Estimate:
-        group, label, names = _thresholds(cells, detector)
-        best = max(names, key=lambda name: policies.scored(policies.of(group, name))["value"].mean())
-        return dataclasses.replace(_of(policies.compare(group, label, best)), note=f"best: {best}")
-
-    return figure
+    group, label, names = _thresholds(cells, detector)
+    best = max(names, key=lambda name: policies.scored(policies.of(group, name))["value"].mean())
+    return dataclasses.replace(_of(policies.compare(group, label, best)), note=f"best: {best}")
 
 
 def against_threshold_at_equal_share(cells: Cells) -> Estimate:
@@ -101,18 +88,14 @@ def recovered(cells: Cells) -> Estimate:
     return Estimate(float(np.average(share, weights=lost)), low, high, len(shared), len(set(pages)))
 
 
-def rate(policy: str, quantity: str, benchmark: str = LONG) -> Callable[[Cells], Estimate]:
+def rate(cells: Cells, policy: str, quantity: str, benchmark: str = LONG) -> Estimate:
     """Mean over layer-steps of what the traces of a policy record."""
-
-    def figure(cells: Cells) -> Estimate:
-        group, label = cells.policy(benchmark, policy)
-        found = policies.rates(group)
-        row = found[(found["policy"] == label) & (found["quantity"] == quantity)].iloc[0]
-        if not row["n"]:
-            raise Hole(f"{label} on {benchmark}: {row['note']}")
-        return _of(row)
-
-    return figure
+    group, label = cells.policy(benchmark, policy)
+    found = policies.rates(group)
+    row = found[(found["policy"] == label) & (found["quantity"] == quantity)].iloc[0]
+    if not row["n"]:
+        raise Hole(f"{label} on {benchmark}: {row['note']}")
+    return _of(row)
 
 
 def changed(cells: Cells) -> Estimate:
@@ -126,34 +109,35 @@ def changed(cells: Cells) -> Estimate:
     return dataclasses.replace(stayed, value=1 - stayed.value, low=1 - stayed.high, high=1 - stayed.low)
 
 
-def gap_correlation(factor: str) -> Callable[[Cells], Estimate]:
+def gap_correlation(cells: Cells, factor: str) -> Estimate:
     """Spearman's ρ of (infinigen - fixed threshold) with drift or length, over descriptions."""
-
-    def figure(cells: Cells) -> Estimate:
-        group, label = cells.policy(LONG, "threshold")
-        cells.policy(LONG, "infinigen")
-        found = correlation.correlations(group)
-        chosen = (found["policy"] == label) & (found["gap_to"] == "infinigen") & (found["factor"] == factor)
-        row = found[chosen].iloc[0]
-        if not row["n"]:
-            raise Hole(f"{label}: {row['note']}")
-        pages = policies.of(group, label)["cluster"].nunique()
-        note = f"{label}: {row['note']}" if row["note"] else label
-        return Estimate(row["rho"], row["low"], row["high"], int(row["n"]), pages, note=note)
-
-    return figure
+    group, label = cells.policy(LONG, "threshold")
+    cells.policy(LONG, "infinigen")
+    found = correlation.correlations(group)
+    chosen = (found["policy"] == label) & (found["gap_to"] == "infinigen") & (found["factor"] == factor)
+    row = found[chosen].iloc[0]
+    if not row["n"]:
+        raise Hole(f"{label}: {row['note']}")
+    pages = policies.of(group, label)["cluster"].nunique()
+    note = f"{label}: {row['note']}" if row["note"] else label
+    return Estimate(row["rho"], row["low"], row["high"], int(row["n"]), pages, note=note)
 
 
-def scored(metric: str) -> Callable[[Entry], dict[int, float]]:
-    """A cell's values of a metric by sample."""
+def separated(cells: Cells, metric: str) -> Estimate:
+    """Pairs of dynamic policies that differ in a metric."""
 
-    def values(entry: Entry) -> dict[int, float]:
+    def values(entry: Entry) -> Mapping[int, float]:
         found = entry.scores.per_sample.get(metric)
         if not found:
             raise Hole(f"{metric} of {LONG} is not scored")
         return found
 
-    return values
+    return _separated(cells, values)
+
+
+def separated_by_rouge(cells: Cells) -> Estimate:
+    """Pairs of dynamic policies that differ in ROUGE-L against the page's own descriptions."""
+    return _separated(cells, reference_rouge)
 
 
 def reference_rouge(entry: Entry) -> dict[int, float]:
@@ -164,22 +148,16 @@ def reference_rouge(entry: Entry) -> dict[int, float]:
     return {index: max(rouge_l(answers[index]["text"], text) for text in own[index]) for index in own}
 
 
-def separated(values_of: Callable[[Entry], dict[int, float]]) -> Callable[[Cells], Estimate]:
-    """Pairs of dynamic policies whose difference in a metric excludes 0 at 95 % for all pairs together."""
-
-    def figure(cells: Cells) -> Estimate:
-        found = {name: _entry(cells, name) for name in DYNAMIC}
-        values = {name: values_of(entry) for name, entry in found.items()}
-        clusters = found[DYNAMIC[0]].scores.clusters
-        pairs = list(combinations(DYNAMIC, 2))
-        sure = 1 - 0.05 / len(pairs)  # Bonferroni: of many pairs some would differ by chance
-        gaps = [
-            difference(values[a], values[b], (a, b), clusters=clusters, confidence=sure) for a, b in pairs
-        ]
-        count = sum(gap.sure for gap in gaps)
-        return Estimate(count, count, count, gaps[0].n, gaps[0].clusters, True, f"of {len(pairs)} pairs")
-
-    return figure
+def _separated(cells: Cells, values_of: Callable[[Entry], Mapping[int, float]]) -> Estimate:
+    """Pairs of dynamic policies whose difference excludes 0 at 95 % for all pairs together."""
+    found = {name: _entry(cells, name) for name in DYNAMIC}
+    values = {name: values_of(entry) for name, entry in found.items()}
+    clusters = found[DYNAMIC[0]].scores.clusters
+    pairs = list(combinations(DYNAMIC, 2))
+    sure = 1 - 0.05 / len(pairs)  # Bonferroni: of many pairs some would differ by chance
+    gaps = [difference(values[a], values[b], (a, b), clusters=clusters, confidence=sure) for a, b in pairs]
+    count = sum(gap.sure for gap in gaps)
+    return Estimate(count, count, count, gaps[0].n, gaps[0].clusters, True, f"of {len(pairs)} pairs")
 
 
 def _entry(cells: Cells, policy: str) -> Entry:

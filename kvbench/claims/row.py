@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from kvbench.analysis.resampling import FEWEST
-from kvbench.errors import UserError
 
 HOLDS, FAILS, UNDECIDED = "holds", "does not hold", "undecided"
 
@@ -58,21 +56,22 @@ def verdict(estimate: Estimate, region: Region) -> str:
     return FAILS if high < region.low or low > region.high else UNDECIDED
 
 
+Arguments = list | Mapping  # in order, or by name
+
+
 @dataclass(frozen=True)
 class Claim:
-    """What a paper says, and how it is tested here.
+    """What a paper says, and how it is tested here: a record of claims.yaml, which explains the fields."""
 
-    ``figure``: the paper's own figure and its place. ``measure``: what our figure is, with its unit.
-    ``command``: the words after ``kvbench`` that produce the data, store=DIR left out.
-    """
-
+    id: str
     paper: str
     text: str
     figure: str
-    measure: str
+    estimate: str
+    digits: int
     region: Region
     command: str
-    digits: int = 1
+    measure: str | Mapping[str, Arguments]
 
 
 @dataclass(frozen=True)
@@ -91,17 +90,3 @@ class Row:
 
 class Hole(Exception):
     """The data of a claim are missing; the message says which."""
-
-
-Test = tuple[Claim, Callable[[Any], Estimate]]
-
-
-def evaluate(tests: Iterable[Test], data: Any) -> list[Row]:
-    """One row a test: its function of the data, or a hole."""
-    found = []
-    for claim, figure in tests:
-        try:
-            found.append(Row(claim, figure(data)))
-        except (Hole, UserError) as hole:
-            found.append(Row(claim, None, str(hole)))
-    return found
