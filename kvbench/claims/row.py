@@ -56,9 +56,6 @@ def verdict(estimate: Estimate, region: Region) -> str:
     return FAILS if high < region.low or low > region.high else UNDECIDED
 
 
-Arguments = list | Mapping  # in order, or by name
-
-
 @dataclass(frozen=True)
 class Claim:
     """What a paper says, and how it is tested here: a record of claims.yaml, which explains the fields."""
@@ -71,7 +68,7 @@ class Claim:
     digits: int
     region: Region
     command: str
-    measure: str | Mapping[str, Arguments]
+    measure: str | Mapping[str, list | Mapping]
 
 
 @dataclass(frozen=True)
