@@ -10,7 +10,7 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 
-from kvbench import compose, doctor, masking, plan, preempt, store, tracking
+from kvbench import axes, compose, doctor, masking, plan, preempt, store, tracking
 from kvbench import run as generation
 from kvbench.errors import UserError
 from kvbench.store.files import storage_error
@@ -35,7 +35,7 @@ def run(overrides: list[str], multirun: bool, command: list[str]) -> int:
             returns = hydra.multirun(
                 config_name="config",
                 task_function=functools.partial(task, command=command),
-                overrides=plan.for_hydra(overrides),
+                overrides=axes.for_hydra(overrides),
                 with_log_configuration=False,
             )
     outcomes = [job_return._return_value for job_return in returns]

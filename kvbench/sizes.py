@@ -13,9 +13,11 @@ from typing import Any
 import yaml
 
 from kvbench import methods
+from kvbench.axes import JOB_AXES
 from kvbench.methods import registry
 from kvbench.paths import conf_dir
-from kvbench.plan import JOB_AXES, excluded, option_paths
+from kvbench.plan import excluded
+from kvbench.specs import option_paths
 
 
 def profiles(name: str) -> list[str]:

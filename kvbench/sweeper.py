@@ -22,6 +22,7 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
+from kvbench import axes
 from kvbench.slurm import SlurmLauncher
 
 
@@ -39,9 +40,8 @@ class CellSweeper(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> list[JobReturn]:
-        from kvbench import plan
 
-        jobs = plan.split_jobs(arguments, self.params, self.config.shards, self.config.shard)
+        jobs = axes.split_jobs(arguments, self.params, self.config.shards, self.config.shard)
         # Launchers that run jobs at once are not held back: there each job stops at its own first failure.
         one_by_one = self.config.hydra.launcher._target_.endswith(".BasicLauncher")
         if not (self.config.fail_fast and one_by_one):

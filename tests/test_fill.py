@@ -7,7 +7,7 @@ import shlex
 import fakes
 import pytest
 
-from kvbench import cli, compose, plan, store
+from kvbench import cli, compose, plan, specs, store
 from kvbench.analysis import published
 from kvbench.analysis.tables import fill
 
@@ -116,7 +116,7 @@ def test_values_come_back_as_they_were(value):
 def test_the_usual_options_are_those_of_a_method_with_none_set():
     with compose.session():
         (job,) = plan.jobs(["model=embedded", "method=snapkv+ecokv", "budget=64", "refresh=rcr"])
-        spec = plan.usual("snapkv+ecokv", "rcr", ["model=embedded", "benchmark=docqa_mini"])
+        spec = specs.usual("snapkv+ecokv", "rcr", ["model=embedded", "benchmark=docqa_mini"])
     assert spec == job.cells[0].config["method"]
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from fakes import command
 
-from kvbench import compose, config, paths, plan
+from kvbench import compose, config, paths, plan, specs
 from kvbench.errors import UserError
 
 
@@ -244,7 +244,7 @@ def test_a_big_grid_is_composed_by_its_parts_not_by_its_cells(monkeypatch):
         for s in ("", "+mixkv", "+ecokv", "+bacon")
     ]
     grid = ["method=fullkv," + ",".join(names), "budget=128,64,32", "method.window=16"]
-    plan._composed.clear()
+    specs._composed.clear()
     calls = []
     whole = plan.compose.compose
     monkeypatch.setattr(

@@ -26,10 +26,10 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="which prompts, and where to store")
     overrides = parser.known(arguments).overrides
-    from kvbench import launch, plan
+    from kvbench import axes, launch
 
     for word in overrides:
         key = word.partition("=")[0]
-        if plan.is_cell_axis(key):
+        if axes.is_cell_axis(key):
             raise UserError(f"nothing is compressed here, so {key} has no meaning: leave it out.")
     return launch.run([*overrides, "observe=true"], multirun=True, command=["kvbench", "observe", *arguments])

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kvbench import config, plan
+from kvbench import config, plan, specs
 from kvbench.analysis.results import Entry
 from kvbench.analysis.tables.shape import Table, is_full
 from kvbench.contents import PREFIX
@@ -119,7 +119,7 @@ def _usual_options(model: str, benchmark: str, method: str, refresh: str) -> dic
     """Options of a method when none is set, the model's window included; empty where it is not here."""
     known = _usual(model, benchmark) is not None
     try:
-        spec = plan.usual(method, refresh, [f"model={model}", f"benchmark={benchmark}"] if known else [])
+        spec = specs.usual(method, refresh, [f"model={model}", f"benchmark={benchmark}"] if known else [])
     except UserError:
         return {}
     found = Cell.from_config("", {**_NOTHING, "method": spec}, Path()).options
