@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -35,68 +36,90 @@ def print_plan(overrides: list[str], multirun: bool, list_cells: bool) -> None:
     table.add_column("job")
     for column in ("cells", "samples", "answers", "done", "missing", "failed"):
         table.add_column(column, justify="right")
-    totals = [0, 0, 0, 0]
-    unknown = False
-    missing: list[int] = []  # answers by job, as far as known
     read = functools.lru_cache(maxsize=1)(store.load_folder)  # the shards of a benchmark stand together
     devices: set[str] = set()
-    at_most = False  # whether a limit stands for a data set whose size is not known
+    counted: list[_Counts] = []
     for job in jobs:
         responses = read(job.folder)
         devices |= {session["device"] for session in responses.sessions.values() if session["device"]}
         for sentence in responses.damaged:
             print(f"kvbench: {sentence}", file=sys.stderr)
-        indices = job.indices()
-        if indices is None and job.limit is not None:
-            size = known_size(job.config["benchmark"])
-            at_most = at_most or size is None
-            # As many; none is answered yet.
-            indices = job.own(range(job.limit if size is None else min(job.limit, size)))
-        wanted = set(indices) - responses.excluded().keys() if indices is not None else None
-        done = failed = 0
-        for cell in job.cells:
-            answered = store.done(cell, responses, job.config["trace"])
-            errors = responses.failed(cell.digest).keys()
-            done += len(answered if wanted is None else answered & wanted)
-            failed += len(errors if wanted is None else errors & wanted)
-        if wanted is None:
-            unknown = True
-            missing.append(0)
-            table.add_row(job.title, str(len(job.cells)), "all", "?", str(done), "?", str(failed))
-            continue
-        answers = len(job.cells) * len(wanted)
-        counts = (answers, done, answers - done, failed)
-        missing.append(answers - done)
-        totals = [total + count for total, count in zip(totals, counts, strict=True)]
-        table.add_row(job.title, str(len(job.cells)), str(len(wanted)), *map(str, counts))
+        counted.append(_counts(job, responses))
+        table.add_row(job.title, str(len(job.cells)), *counted[-1].shown())
+    unknown = any(counts.samples is None for counts in counted)
     if len(jobs) > 1:
         table.add_section()
-        mark = "+ ?" if unknown else ""
-        table.add_row(
-            "total", str(sum(len(job.cells) for job in jobs)), "", f"{totals[0]}{mark}", *map(str, totals[1:])
-        )
+        answers, *others = (sum(counts.known[i] for counts in counted) for i in range(4))
+        cells = sum(len(job.cells) for job in jobs)
+        table.add_row("total", str(cells), "", f"{answers}{'+ ?' * unknown}", *map(str, others))
     console = _console()
     console.print(table)
+    missing = [counts.known[2] for counts in counted]
     console.print(_estimate(jobs, missing, sorted(devices)), markup=False)
-    if at_most:
+    if any(counts.at_most for counts in counted):
         console.print("samples are at most as many: how many the data hold is known once they are here.")
     unfinished = [job for job, count in zip(jobs, missing, strict=True) if count or unknown]
     lacking = doctor.lacking((job.config["model"], job.config["benchmark"]) for job in unfinished)
     headless = {doctor.headless(job.config["model"], job.specs.values()): None for job in unfinished}
     for sentence in [*_left_out(jobs), *_old(jobs), *filter(None, headless), *lacking]:
         console.print(sentence, markup=False, soft_wrap=True)
-    if list_cells:
-        from kvbench.analysis.results import settings
+    for job in jobs if list_cells else ():
+        _print_cells(console, job)
 
-        for job in jobs:
-            console.print(f"\n{job.title}  ({job.folder})")
-            varied = settings(job.cells)
-            for cell in job.cells:
-                words = [] if cell.budget is None else [f"budget={cell.budget}"]
-                if cell.budget is not None and "window=" not in varied[cell.digest]:
-                    words.append(f"window={cell.config['method']['window']}")
-                words.append(varied[cell.digest])
-                console.print(f"  {cell.digest}  {cell.method:<20} {' '.join(words)}".rstrip())
+
+@dataclass(frozen=True)
+class _Counts:
+    """Samples of a job (None: not known), answers that it has, lacks or failed to get."""
+
+    samples: int | None
+    cells: int
+    done: int
+    failed: int
+    at_most: bool  # whether a limit stands for a data set whose size is not known
+
+    @property
+    def known(self) -> tuple[int, int, int, int]:
+        """Answers, done, missing, failed; nothing of a job whose samples are not known."""
+        if self.samples is None:
+            return 0, 0, 0, 0
+        answers = self.cells * self.samples
+        return answers, self.done, answers - self.done, self.failed
+
+    def shown(self) -> list[str]:
+        """The columns of a row."""
+        if self.samples is None:
+            return ["all", "?", str(self.done), "?", str(self.failed)]
+        return [str(self.samples), *map(str, self.known)]
+
+
+def _counts(job: plan.Job, responses: store.Responses) -> _Counts:
+    indices, at_most = job.indices(), False
+    if indices is None and job.limit is not None:
+        size = known_size(job.config["benchmark"])
+        at_most = size is None
+        # As many; none is answered yet.
+        indices = job.own(range(job.limit if size is None else min(job.limit, size)))
+    wanted = set(indices) - responses.excluded().keys() if indices is not None else None
+    done = failed = 0
+    for cell in job.cells:
+        answered = store.done(cell, responses, job.config["trace"])
+        errors = responses.failed(cell.digest).keys()
+        done += len(answered if wanted is None else answered & wanted)
+        failed += len(errors if wanted is None else errors & wanted)
+    return _Counts(None if wanted is None else len(wanted), len(job.cells), done, failed, at_most)
+
+
+def _print_cells(console: Console, job: plan.Job) -> None:
+    from kvbench.analysis.results import settings
+
+    console.print(f"\n{job.title}  ({job.folder})")
+    varied = settings(job.cells)
+    for cell in job.cells:
+        words = [] if cell.budget is None else [f"budget={cell.budget}"]
+        if cell.budget is not None and "window=" not in varied[cell.digest]:
+            words.append(f"window={cell.config['method']['window']}")
+        words.append(varied[cell.digest])
+        console.print(f"  {cell.digest}  {cell.method:<20} {' '.join(words)}".rstrip())
 
 
 def _estimate(jobs: list[plan.Job], missing: list[int], devices: list[str]) -> str:

@@ -72,16 +72,7 @@ def rows(
         plan = plan_of(method, length, dim, trace=False)
         groups = make_groups(Prefixes(prompt), [kept], [plan], [0], trace=False)
         runs.append((policy, CompactCache(prompt, [kept], steps + 1, groups), []))
-    token = torch.zeros(1, dtype=torch.long, device=device)
-    with torch.inference_mode():
-        for step in range(steps + 1):
-            for _, cache, seconds in runs:
-                _wait(device)
-                start = time.perf_counter()
-                adapter.step(token, length + step, cache)
-                cache.advance()
-                _wait(device)
-                seconds.append(time.perf_counter() - start)
+    _time(adapter, runs, length, steps, device)
     medians = [statistics.median(seconds[1:]) for *_, seconds in runs]
     return [
         {
@@ -94,6 +85,24 @@ def rows(
         }
         for (policy, _, seconds), median in zip(runs, medians, strict=True)
     ]
+
+
+def _time(
+    adapter: Any, runs: list[tuple[Any, Any, list[float]]], length: int, steps: int, device: str
+) -> None:
+    """Append the seconds of each step to those of each run, one step of every run after another."""
+    import torch
+
+    token = torch.zeros(1, dtype=torch.long, device=device)
+    with torch.inference_mode():
+        for step in range(steps + 1):
+            for _, cache, seconds in runs:
+                _wait(device)
+                start = time.perf_counter()
+                adapter.step(token, length + step, cache)
+                cache.advance()
+                _wait(device)
+                seconds.append(time.perf_counter() - start)
 
 
 def _adapter(

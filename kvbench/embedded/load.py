@@ -43,19 +43,8 @@ def load(
         UserError: weights or language model are missing.
     """
     weights = weights or WEIGHTS
-    if trained and not (weights / "tower.safetensors").exists():
-        if weights != WEIGHTS:
-            raise UserError(
-                f"{weights} holds no tower.safetensors: set model.weights=shipped, or to a folder that "
-                "`python scripts/embedded/train.py` wrote."
-            )
-        raise UserError(
-            f"the embedded model's weights are missing from {weights}: restore them or run `make embedded`."
-        )
-    if trained and not (weights / "adapter" / "adapter_model.safetensors").exists():
-        raise UserError(
-            f"the adapter is missing from {weights / 'adapter'}: restore it or run `make embedded`"
-        )
+    if trained:
+        _check(weights)
     words = tokenizer()
     text = base()
     if trained:
@@ -92,6 +81,23 @@ def load(
         do_sample=False, eos_token_id=end, pad_token_id=end, bos_token_id=text.config.bos_token_id
     )
     return model.eval(), words
+
+
+def _check(weights: Path) -> None:
+    """Raise UserError where a part of the trained weights is missing."""
+    if not (weights / "tower.safetensors").exists():
+        if weights != WEIGHTS:
+            raise UserError(
+                f"{weights} holds no tower.safetensors: set model.weights=shipped, or to a folder that "
+                "`python scripts/embedded/train.py` wrote."
+            )
+        raise UserError(
+            f"the embedded model's weights are missing from {weights}: restore them or run `make embedded`."
+        )
+    if not (weights / "adapter" / "adapter_model.safetensors").exists():
+        raise UserError(
+            f"the adapter is missing from {weights / 'adapter'}: restore it or run `make embedded`"
+        )
 
 
 def merged(text, adapter: Path):

@@ -62,10 +62,9 @@ def decode(
         kept, plans, untold = _consult(adapter, prefill, kept, plans, prefixes, end, traces is not None)
     unique, unique_plans, owner = _deduplicate(kept, plans, prefill.length)
     prefixes.prepare(unique_plans)
-    refreshing = any(plan is not None for plan in unique_plans)
-    path = choose(adapter, prefill, max_new_tokens, refreshing, cache, compiled)
+    path = choose(adapter, prefill, max_new_tokens, any(unique_plans), cache, compiled)
     groups = []
-    answers: list[list[int] | UserError] = [[] for _ in unique]
+    answers: dict[int, list[int] | UserError] = {}
 
     def run(wave: list[int]) -> None:
         own = []
@@ -78,17 +77,24 @@ def decode(
 
         found = _run(path, [unique[b] for b in wave], *end, watch, prefixes.release)
         groups.extend(own)
-        for branch, answer in zip(wave, found, strict=True):
-            answers[branch] = answer
+        answers.update(zip(wave, found, strict=True))
 
     limit = path.limit() if max_branch_bytes is None else max_branch_bytes
     in_waves(path.sizes(unique), limit, run, say, path.give_back)
     if traces is not None:
-        steps = [max(0, len(answer) - 1) if isinstance(answer, list) else 0 for answer in answers]
-        collected = collect(groups, steps, prefill.key_stack.shape[0])
-        traces.extend(collected[index] for index in owner)
+        traces.extend(_traces(groups, answers, owner, prefill.key_stack.shape[0]))
     found = [list(a) if isinstance(a, list) else a for a in (answers[index] for index in owner)]
     return [untold if untold and oracle else a for a, oracle in zip(found, oracles, strict=True)]
+
+
+def _traces(
+    groups: list, answers: dict[int, list[int] | UserError], owner: list[int], layers: int
+) -> list[Trace]:
+    """The trace of every branch; a branch that failed has no steps."""
+    ended = [answers[index] for index in range(len(answers))]
+    steps = [max(0, len(answer) - 1) if isinstance(answer, list) else 0 for answer in ended]
+    collected = collect(groups, steps, layers)
+    return [collected[index] for index in owner]
 
 
 def _run(

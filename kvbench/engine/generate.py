@@ -61,27 +61,16 @@ def generate(
     Raises UserError when prompt and answer exceed the model's context.
     """
     until = [s for s in until or [] if s]
-    if inputs.length + max_new_tokens > adapter.max_length:
-        raise Unanswerable(
-            f"a prompt of {inputs.length} tokens and {max_new_tokens} new ones exceed the "
-            f"{adapter.max_length} that {adapter.name} can hold: shorten the prompt or lower max_new_tokens."
-        )
+    _check_length(adapter, inputs.length, max_new_tokens)
     clock = _Clock(adapter.model.device)
     extras = frozenset().union(*(m.extras for m in methods)) & EXTRAS
     window = max((m.window for m in methods), default=1)
     prompt = _prefill(adapter, inputs, window, extras)
     clock.lap("prefill")
-    observation = observe(prompt, head_scores=adapter.head_scores)
-    found = [_select(adapter, method, observation, trace) for method in methods]
-    if not return_exceptions:
-        _raise_first(found)
+    found = _select_all(adapter, methods, prompt, trace)
+    _raise_first(found, unless=return_exceptions)
     chosen = [branch for branch in found if isinstance(branch, _Branch)]
-    del observation
     clock.lap("select")
-
-    def finished(tokens: list[int]) -> bool:
-        text = adapter.text(tokens)
-        return any(stop in text for stop in until)
 
     traces: list[Trace] | None = [] if trace else None
     tokens = decode(
@@ -90,7 +79,7 @@ def generate(
         [branch.kept for branch in chosen],
         max_new_tokens=max_new_tokens,
         stop_ids=adapter.stop_ids,
-        finished=finished if until else None,
+        finished=(lambda tokens: any(stop in adapter.text(tokens) for stop in until)) if until else None,
         plans=[branch.plan for branch in chosen],
         traces=traces,
         max_branch_bytes=max_branch_bytes,
@@ -103,16 +92,27 @@ def generate(
         seconds.update(clock.laps)
     for number, (branch, answer) in enumerate(zip(chosen, tokens, strict=True)):
         if isinstance(answer, list):
-            answer = _answer(adapter, answer, until, inputs.length, branch.counts)
-            answer.trace = traces[number] if traces is not None else None
+            answer = _answer(adapter, answer, until, inputs.length, branch.counts, traces and traces[number])
         found[found.index(branch)] = answer
-    if not return_exceptions:
-        _raise_first(found)
+    _raise_first(found, unless=return_exceptions)
     return found
 
 
-def _raise_first(found: list) -> None:
-    for outcome in found:
+def _select_all(adapter, methods: list[Method], prompt: Prefill, trace: bool) -> list[_Branch | Exception]:
+    observation = observe(prompt, head_scores=adapter.head_scores)
+    return [_select(adapter, method, observation, trace) for method in methods]
+
+
+def _check_length(adapter, length: int, new_tokens: int) -> None:
+    if length + new_tokens > adapter.max_length:
+        raise Unanswerable(
+            f"a prompt of {length} tokens and {new_tokens} new ones exceed the {adapter.max_length} that "
+            f"{adapter.name} can hold: shorten the prompt or lower max_new_tokens."
+        )
+
+
+def _raise_first(found: list, unless: bool) -> None:
+    for outcome in () if unless else found:
         if isinstance(outcome, Exception):
             raise outcome
 
@@ -164,13 +164,15 @@ def observe(prompt: Prefill, head_scores=None) -> Observation:
     )
 
 
-def _answer(adapter, tokens: list[int], until: list[str], length: int, kept: list[list[int]]) -> Answer:
+def _answer(
+    adapter, tokens: list[int], until: list[str], length: int, kept: list[list[int]], trace: Trace | None
+) -> Answer:
     text = adapter.text(tokens)
     cut = min((at for stop in until if (at := text.find(stop)) >= 0), default=None)
     if cut is not None:
-        return Answer(tokens, text[:cut], "until", length, kept)
+        return Answer(tokens, text[:cut], "until", length, kept, trace)
     ended = bool(tokens) and tokens[-1] in adapter.stop_ids
-    return Answer(tokens, text, "eos" if ended else "length", length, kept)
+    return Answer(tokens, text, "eos" if ended else "length", length, kept, trace)
 
 
 class _Clock:
