@@ -11,9 +11,9 @@ from importlib import import_module
 from typing import Any
 
 from kvbench.commands import DONE, INTERRUPTED, REQUEUE, USER_ERROR
-from kvbench.commands.parsing import EXAMPLES, Parser
 from kvbench.errors import UserError
 from kvbench.masking import mask
+from kvbench.parsing import EXAMPLES, Parser
 from kvbench.preempt import Preempted
 
 # What a disk, a terminal or the owner of a folder refuses; anything else is a fault of kvbench itself.

@@ -143,8 +143,8 @@ def calibrate(overrides: list[str], pictures: int, out: Path | None, data: Path 
     if len(models) != 1:
         raise UserError(f"calibrate takes one model, not {', '.join(sorted(models))}: set model=NAME.")
     (model,) = models.values()
-    from kvbench.methods.calibrate import calibrate_heads
-    from kvbench.methods.readings import box_readings, page_readings
+    from kvbench.calibration.heads import calibrate_heads
+    from kvbench.calibration.readings import box_readings, page_readings
 
     out = out or Path(f"{model['name']}-heads.json")
     adapter = generation.load_model(model)

@@ -33,7 +33,8 @@ ROOT = Path(__file__).resolve().parent.parent
 EQUIVALENT = ROOT / "tests" / "equivalent_mutants.tsv"
 # Test files that may kill a mutant of a folder. Of these, the tests that call the changed function are run.
 TESTS = {
-    "kvbench/methods/": "scores select_properties golden refresh reselection_loop calibrate own_method "
+    "kvbench/calibration/": "calibrate families",
+    "kvbench/methods/": "scores select_properties golden refresh reselection_loop own_method "
     "contract method_version equal_entries",
     "kvbench/engine/": "cache_loop reselection_loop refresh ragged waves engine compiled not_finite contract "
     "scaling",

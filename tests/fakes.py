@@ -109,7 +109,7 @@ def a_trace(steps: int, index: int):
     """A trace whose drift counts (step, layer) up from the sample's index."""
     import numpy
 
-    from kvbench.engine.trace import FIELDS, Trace
+    from kvbench.store.trace import FIELDS, Trace
 
     values = numpy.zeros((steps, LAYERS, len(FIELDS)), numpy.float32)
     values[..., 0] = index + numpy.arange(steps * LAYERS).reshape(steps, LAYERS)

@@ -16,8 +16,8 @@ from kvbench import analysis, benchmarks
 from kvbench.benchmarks import captions, micro, needs, subsets, video
 from kvbench.benchmarks.micro.drawing import lines, png
 from kvbench.cli import main
-from kvbench.commands.parsing import resolved
 from kvbench.errors import UserError
+from kvbench.parsing import resolved
 from kvbench.store import order, record_samples
 
 PICTURES = ("docvqa", "textvqa", "chartqa", "textcaps", "detailcaps", "ocrbench", "mmmu", "mp_docvqa")

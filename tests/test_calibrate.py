@@ -6,14 +6,14 @@ import pytest
 import torch
 from PIL import Image
 
+from kvbench.calibration.heads import Reading, calibrate_heads, score_reading, watch
+from kvbench.calibration.readings import box_readings, page_readings
 from kvbench.embedded.pages import KINDS, make
 from kvbench.engine import generate
 from kvbench.engine.attention import plain
 from kvbench.errors import UserError
 from kvbench.methods import build
-from kvbench.methods.calibrate import Reading, calibrate_heads, score_reading, watch
 from kvbench.methods.capacities.sparsemm import read_head_scores
-from kvbench.methods.readings import box_readings, page_readings
 from kvbench.models import load
 from kvbench.models.embedded import EmbeddedAdapter
 

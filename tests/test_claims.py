@@ -554,8 +554,7 @@ class TestMeasuring:
             measured.load(tmp_path)
 
     def test_nothing_missing_loads_no_model(self, tmp_path, monkeypatch):
-        from kvbench import run
-        from kvbench.commands import parsing
+        from kvbench import parsing, run
 
         of = {"model": [MODEL], "benchmark": [{**CONFIG, "name": name} for name in cells.QUESTIONS]}
         monkeypatch.setattr(parsing, "resolved", lambda words: of)

@@ -18,7 +18,7 @@ from kvbench import cli
 from kvbench.analysis import correlation, decision, drift, policies
 from kvbench.analysis.decision import Splits
 from kvbench.analysis.drift_report import render
-from kvbench.engine import trace
+from kvbench.store import trace
 
 BACON = method_cfg("snapkv+bacon")
 PLACE = {"model": "toy", "benchmark": "documents_mini", "selection": "snapkv+bacon budget=64"}

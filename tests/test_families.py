@@ -8,13 +8,13 @@ from decoding import contents
 from PIL import Image
 
 from kvbench import config, methods, models, paths, plan
+from kvbench.calibration.readings import page_readings
 from kvbench.engine import generate, prefill
 from kvbench.engine.attention import plain
 from kvbench.engine.cache import CompactCache
 from kvbench.engine.generate import observe
 from kvbench.errors import UserError
 from kvbench.methods import registry
-from kvbench.methods.readings import page_readings
 from kvbench.methods.select import kept_mask, to_sets
 from kvbench.models.content import Clip, parts
 

@@ -9,8 +9,8 @@ from PIL import Image
 
 from kvbench import benchmarks, cli, models, store
 from kvbench.benchmarks import fit
-from kvbench.commands.parsing import resolved
 from kvbench.errors import UserError
+from kvbench.parsing import resolved
 from kvbench.store.layout import folders
 
 TOY = ["model.weights=random", "model.size=toy", "model.dtype=float32", "benchmark.data=micro"]

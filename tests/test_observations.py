@@ -286,7 +286,7 @@ class TestCommand:
 
     def test_agrees_with_the_claims(self, store):
         from kvbench.claims.measured import of_samples
-        from kvbench.commands.parsing import resolved
+        from kvbench.parsing import resolved
 
         configs = resolved(["model=embedded", "benchmark=docqa_mini"])
         adapter = run.load_model(configs["model"][0])

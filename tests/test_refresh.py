@@ -11,7 +11,6 @@ from decoding import contents
 from kvbench.engine import decode, generate, prefill
 from kvbench.engine import prefix as engine_prefix
 from kvbench.engine import refresh as engine_refresh
-from kvbench.engine import trace as traces
 from kvbench.engine.cache import CompactCache
 from kvbench.engine.generate import observe
 from kvbench.engine.prefill import query_basis
@@ -20,6 +19,7 @@ from kvbench.errors import UserError
 from kvbench.methods import build
 from kvbench.methods.registry import make
 from kvbench.methods.select import kept_mask, to_sets
+from kvbench.store import trace as traces
 
 LAYERS, HEADS, GROUP, DIM = 3, 2, 2, 16
 WINDOW, SELECTED = 8, 16

@@ -17,8 +17,8 @@ import pytest
 
 from kvbench import compose, config, plan, store
 from kvbench.analysis.results import settings
-from kvbench.engine.trace import COLUMNS
 from kvbench.errors import UserError
+from kvbench.store.trace import COLUMNS
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -10,8 +10,8 @@ import pytest
 
 from kvbench import benchmarks, doctor, fetch, models, plan, revisions
 from kvbench.cli import main
-from kvbench.commands.parsing import resolved
 from kvbench.errors import UserError
+from kvbench.parsing import resolved
 
 
 @pytest.fixture

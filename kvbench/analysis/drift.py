@@ -211,8 +211,8 @@ def _reduced(store: Path, model: str, benchmark: str) -> tuple[pandas.DataFrame,
     """``reduce`` and ``tau_by_step`` of a benchmark's traces, of which one cell's are in memory at a time."""
     import pandas
 
-    from kvbench.engine.trace import COLUMNS
     from kvbench.store import each_trace
+    from kvbench.store.trace import COLUMNS
 
     parts = [(reduce(frame), tau_by_step(frame)) for _, frame in each_trace(store, model, benchmark)]
     if not parts:

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvbench.bench import report, workload
-from kvbench.commands.parsing import Parser
 from kvbench.errors import UserError
+from kvbench.parsing import Parser
 
 
 def rows(

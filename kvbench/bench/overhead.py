@@ -20,8 +20,8 @@ from unittest import mock
 
 from kvbench import run as generation
 from kvbench.bench import report
-from kvbench.commands.parsing import Parser
 from kvbench.errors import UserError
+from kvbench.parsing import Parser
 
 GRIDS = {
     "fullkv": ["method=fullkv"],

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvbench.bench import report
-from kvbench.commands.parsing import Parser
 from kvbench.errors import UserError
+from kvbench.parsing import Parser
 
 POLICIES: tuple[dict[str, Any], ...] = (
     {"name": "none"},

@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from kvbench.calibration.heads import Reading
 from kvbench.errors import UserError
-from kvbench.methods.calibrate import Reading
 
 READ_ALL = "Write all the text of this picture."
 MOST_TOKENS = 1024  # of an answer about a picture of a folder, as in SparseMM's code
@@ -64,7 +64,7 @@ def _records(folder: Path) -> list[dict]:
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {files[0]} ({error}): put a list of pictures there.") from error
     if not isinstance(records, list):
-        raise UserError(f"{files[0]} is no list of pictures with boxes: see kvbench/methods/readings.py.")
+        raise UserError(f"{files[0]} is no list of pictures with boxes: see kvbench/calibration/readings.py.")
     return records
 
 

@@ -62,7 +62,7 @@ def measure(store: Path, limit: int | None = None, say: Callable[[str], None] = 
 
     limit: samples a benchmark, as in ``kvbench run``. Raises UserError when the store cannot be written.
     """
-    from kvbench.commands.parsing import resolved
+    from kvbench.parsing import resolved
 
     configs = resolved([f"model={MODEL}", f"benchmark={','.join(QUESTIONS)}"])
     (model,) = configs["model"]

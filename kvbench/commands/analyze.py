@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvbench.commands.parsing import store_parser, store_settings, whole
 from kvbench.commands.score import scored
 from kvbench.errors import UserError
+from kvbench.parsing import store_parser, store_settings, whole
 
 if TYPE_CHECKING:
     from kvbench.analysis.decision import Splits

@@ -6,8 +6,8 @@ import argparse
 from importlib import import_module
 
 from kvbench.commands import DONE, USER_ERROR
-from kvbench.commands.parsing import Parser
 from kvbench.errors import UserError
+from kvbench.parsing import Parser
 
 # NAME: (module with main(arguments), what it measures)
 BENCHES = {

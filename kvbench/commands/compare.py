@@ -6,9 +6,9 @@ import csv
 import sys
 from pathlib import Path
 
-from kvbench.commands.parsing import Parser
 from kvbench.commands.score import scored
 from kvbench.errors import UserError
+from kvbench.parsing import Parser
 
 
 def main(arguments: list[str]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from kvbench.commands import DONE, INCOMPLETE
-from kvbench.commands.parsing import Parser, resolved
+from kvbench.parsing import Parser, resolved
 
 
 def main(arguments: list[str]) -> int:

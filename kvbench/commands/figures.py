@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from kvbench.commands import DONE
-from kvbench.commands.parsing import store_parser, store_settings
 from kvbench.commands.score import scored
+from kvbench.parsing import store_parser, store_settings
 from kvbench.words import counted
 
 

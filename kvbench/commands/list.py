@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kvbench.commands import DONE
-from kvbench.commands.parsing import Parser
 from kvbench.errors import UserError
+from kvbench.parsing import Parser
 
 
 def main(arguments: list[str]) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from kvbench.commands.parsing import Parser
 from kvbench.errors import UserError
+from kvbench.parsing import Parser
 
 EPILOG = """keys, each KEY=VALUE; model and benchmark may be lists A,B,C:
   model, benchmark, limit, store and what `kvbench run` takes of them, as in model.dtype=float16

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvbench.commands import DONE
-from kvbench.commands.parsing import sweep_parser
+from kvbench.parsing import sweep_parser
 
 
 def main(arguments: list[str]) -> int:

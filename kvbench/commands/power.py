@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from kvbench.commands import DONE
-from kvbench.commands.parsing import store_parser, store_settings
 from kvbench.errors import UserError
+from kvbench.parsing import store_parser, store_settings
 
 
 def main(arguments: list[str]) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kvbench.commands.parsing import Parser
 from kvbench.commands.score import exit_code, warned
 from kvbench.errors import UserError
+from kvbench.parsing import Parser
 
 
 def main(arguments: list[str]) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from kvbench.commands.parsing import Parser, store_settings
 from kvbench.commands.score import scored
 from kvbench.errors import UserError
+from kvbench.parsing import Parser, store_settings
 
 DESCRIPTION = """Print a store's table: methods down, benchmarks and budgets across.
 

@@ -15,9 +15,9 @@ from kvbench.engine.prefix import Prefixes
 from kvbench.engine.ragged import RaggedCache
 from kvbench.engine.refresh import Plan, collect, make_groups
 from kvbench.engine.speculate import speculation
-from kvbench.engine.trace import Trace
 from kvbench.engine.waves import in_waves
 from kvbench.errors import UserError
+from kvbench.store.trace import Trace
 
 # Decode steps between two looks at the tokens. On a GPU a look makes the host wait for the device.
 CPU_INTERVAL, GPU_INTERVAL = 1, 8

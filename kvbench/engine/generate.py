@@ -13,11 +13,11 @@ from kvbench.engine.decode import decode
 from kvbench.engine.paths import release
 from kvbench.engine.prefill import EXTRAS, Prefill, prefill
 from kvbench.engine.refresh import KeptSet, Plan, plan_of
-from kvbench.engine.trace import Trace
 from kvbench.errors import SetupError, Unanswerable, without_frames
 from kvbench.methods.method import Method
 from kvbench.methods.observation import Observation
 from kvbench.methods.select import kept_mask, to_sets
+from kvbench.store.trace import Trace
 
 
 @dataclass

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from kvbench.engine.prefix import Prefix, Prefixes
 from kvbench.engine.step import Step
-from kvbench.engine.trace import FIELDS, Trace
 from kvbench.errors import UserError, without_frames
 from kvbench.methods import contract
 from kvbench.methods.refresh.base import Cost, Reselect
+from kvbench.store.trace import FIELDS, Trace
 
 KeptSet = list[list[Tensor]]
 

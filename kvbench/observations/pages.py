@@ -32,7 +32,7 @@ def known(config: dict[str, Any]) -> list[dict[str, Any]]:
 
 def evidence(adapter: Any, page: dict[str, Any], size: tuple[int, int]) -> list[int]:
     """Visual tokens, counted in order, that see label or value; size: the page's picture in pixels."""
-    from kvbench.methods.readings import page_tokens
+    from kvbench.calibration.readings import page_tokens
 
     tiles = {tile for part in page["evidence"].values() for tile in part}
     return page_tokens(adapter, size, tiles, page["columns"])

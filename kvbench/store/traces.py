@@ -34,8 +34,8 @@ def done(cell: layout.Cell, responses: Responses, trace: bool) -> set[int]:
 
 
 def write_trace(cell: layout.Cell, index: int, trace: Any) -> None:
-    """Store the ``kvbench.engine.trace.Trace`` of one answer."""
-    from kvbench.engine.trace import write
+    """Store the ``kvbench.store.trace.Trace`` of one answer."""
+    from kvbench.store.trace import write
 
     path = _folder(cell) / f"{index}.parquet"
     try:
@@ -52,13 +52,13 @@ def load_traces(
 ) -> pandas.DataFrame:
     """One row per (cell, sample, step, layer) of every answer that has a trace; sorted in this order.
 
-    Columns: those of ``kvbench.engine.trace``, where their meaning and units stand. ``cell`` is a digest
+    Columns: those of ``kvbench.store.trace``, where their meaning and units stand. ``cell`` is a digest
     (categorical), ``sample`` the sample's index (int64), as in ``load_responses``.
     """
     import numpy
     import pandas
 
-    from kvbench.engine.trace import COLUMNS
+    from kvbench.store.trace import COLUMNS
 
     frames = dict(each_trace(store, model, benchmark))
     if not frames:
@@ -75,7 +75,7 @@ def each_trace(
     """``load_traces`` cell by cell, for stores whose traces do not fit into memory together."""
     import pandas
 
-    from kvbench.engine.trace import COLUMNS, read
+    from kvbench.store.trace import COLUMNS, read
 
     answered: dict[Path, Responses] = {}
     for cell in layout.cells(store):
