@@ -19,7 +19,7 @@ setup: $(VENV)/.ready  ## make .venv, fetch the small language model, draw the e
 
 # What decides the drawn pages: after a change that says something else they are drawn again; cells go by what
 # is drawn, not by this.
-PAGES := $(addprefix kvbench/embedded/,vocabulary.py pages.py draw.py sets.py)
+PAGES := $(addprefix kvbench/embedded/,vocabulary.py page.py layout.py kinds.py pages.py draw.py sets.py)
 
 $(VENV)/.ready: pyproject.toml constraints.txt $(PAGES)
 	@command -v $(PYTHON) >/dev/null || { echo "kvbench: Python 3.10 or newer is needed; install it or name it with PYTHON=..."; exit 1; }
