@@ -34,7 +34,7 @@ SPLITS = {
     "caption_mini": "val",
     "describe_mini": "test",
 }
-_SOURCES = ("vocabulary.py", "pages.py", "draw.py", "sets.py")
+_SOURCES = ("vocabulary.py", "page.py", "layout.py", "kinds.py", "pages.py", "draw.py", "sets.py")
 
 
 def version() -> str:
