@@ -375,3 +375,16 @@ def test_compiling_is_asked_of_the_engine_and_continues_the_same_cells(
     assert "decode.compile must be true or false, not 'perhaps'" in capsys.readouterr().err
     assert kvbench("run", *where, "decode.compiled=true") == 2
     assert "decode.compile" in capsys.readouterr().err
+
+
+def test_a_damaged_list_of_samples_is_named_and_written_again(kvbench, tmp_path, capsys):
+    words = ["run", "method=fullkv", "limit=2", f"store={tmp_path}/s"]
+    assert kvbench(*words) == 0
+    (path,) = (tmp_path / "s").rglob("samples-*.json")
+    whole = path.read_bytes()
+    for damaged in (b"garbage{", b"[]", b'{"samples": 3}', whole[: len(whole) // 2]):
+        path.write_bytes(damaged)
+        assert kvbench(*words) == 2
+        assert f"{path} is damaged" in capsys.readouterr().err
+    path.unlink()
+    assert kvbench(*words) == 0 and path.read_bytes() == whole

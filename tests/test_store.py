@@ -260,7 +260,7 @@ def test_temporary_files_of_killed_writers_are_removed(path):
 def test_a_newer_store_and_a_strange_journal_are_refused(path):
     known(path.parent, "c")
     write(path, answer(0), answer(1, cell="d"))
-    with pytest.raises(UserError, match="of another experiment .it has no cells/d.json"):
+    with pytest.raises(UserError, match="answers of a cell without a file cells/d.json"):
         store.load_folder(path.parent)
     write(path.with_name("journal-0of2.jsonl"), {"run": {}, "session": "x", "format": 3})
     with pytest.raises(UserError, match="written by a newer kvbench"):

@@ -168,8 +168,8 @@ def load_folder(
     strangers = sorted({*responses.answers, *responses.errors} - known)
     if strangers:
         raise UserError(
-            f"a journal in {folder} is of another experiment (it has no cells/{strangers[0]}.json): move the "
-            "journal back to where it came from, or restore that file."
+            f"a journal in {folder} has answers of a cell without a file cells/{strangers[0]}.json: restore "
+            "that file, or, if the journal is of another experiment, move it back to where it came from."
         )
     return responses
 

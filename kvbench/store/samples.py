@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kvbench.errors import UserError
+from kvbench.errors import UserError, first_line
 from kvbench.store.files import canonical, pretty, write_atomic
 
 
@@ -31,7 +31,7 @@ def record_samples(
     Raises UserError when the data set now holds other samples than those already asked.
     """
     known = _read(folder, benchmark)
-    before = {int(index): name for index, name in known["samples"].items()}
+    before = known["samples"]
     changed = [
         f"sample {index} of {benchmark.get('name')} was {before[index]} and is {name} now"
         for index, name in ids.items()
@@ -55,7 +55,12 @@ def order(folder: Path, benchmark: Mapping[str, Any]) -> list[int] | None:
 
 def _read(folder: Path, benchmark: Mapping[str, Any]) -> dict[str, Any]:
     path = samples_path(folder, benchmark)
-    found = json.loads(path.read_text("utf-8")) if path.exists() else {"samples": {}}
-    if isinstance(found["samples"], list):  # of the time when a limit took the first samples
-        found["samples"] = dict(enumerate(found["samples"]))
-    return {"order": None, **found}
+    try:
+        found = json.loads(path.read_text("utf-8")) if path.exists() else {"samples": {}}
+        if isinstance(found["samples"], list):  # of the time when a limit took the first samples
+            found["samples"] = dict(enumerate(found["samples"]))
+        return {"order": None, **found, "samples": {int(k): name for k, name in found["samples"].items()}}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{path} is damaged ({first_line(error)}): delete it; the same `kvbench run` writes it again."
+        ) from error
