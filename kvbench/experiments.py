@@ -29,7 +29,7 @@ class Experiment:
         """What runs it in full."""
         return f"kvbench run experiment={self.name}" + (" profile=paper" if self.paper else "")
 
-    def published(self) -> list[reference.Row]:
+    def published(self) -> list[reference.PublishedValue]:
         """The values of the paper's table on this experiment's benchmarks, averages over them included."""
         return [
             row

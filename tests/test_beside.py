@@ -48,7 +48,7 @@ def bacon(store, values, **settings):
 
 
 def measured(store, name):
-    """What a store has of a paper's table: {(method, setting): Pair}."""
+    """What a store has of a paper's table: {(method, setting): Beside}."""
     found = beside.beside(entries(store), experiments.find(name))
     return {(p.published.method, p.published.setting): p for p in found if p.measured}
 
@@ -175,7 +175,7 @@ def test_kinds_of_one_cell_share_their_pictures_draws():
     cell = SimpleNamespace(benchmark="fake_qa", config={"benchmark": {"name": "fake_qa"}})
     entry = SimpleNamespace(cell=cell, scores=scores)
     line = [
-        published.Pair(SimpleNamespace(metric=kind, unit="%"), SimpleNamespace(clusters=5), entry)
+        published.Beside(SimpleNamespace(metric=kind, unit="%"), SimpleNamespace(clusters=5), entry)
         for kind in values
     ]
     low, high = published._average_intervals([line])[:, 0]
@@ -195,7 +195,7 @@ def test_averages_have_the_freedom_of_welch_and_satterthwaite():
 
     one, two = entry("fake_a", {"short": short, "long": long}), entry("fake_b", {"other": other})
     line = [
-        published.Pair(SimpleNamespace(metric=kind, unit="%"), SimpleNamespace(clusters=6), of)
+        published.Beside(SimpleNamespace(metric=kind, unit="%"), SimpleNamespace(clusters=6), of)
         for kind, of in (("short", one), ("long", one), ("other", two))
     ]
     low, high = published._average_intervals([line])[:, 0]

@@ -25,7 +25,7 @@ from kvbench import claims, cli, reference
 from kvbench.analysis import correlation
 from kvbench.analysis.drift import Drift
 from kvbench.claims import cells, measured, measures, prompts, quantities, rendering, reselection
-from kvbench.claims.row import FAILS, HOLDS, UNDECIDED, Claim, Estimate, Hole, Region, Row, verdict
+from kvbench.claims.row import FAILS, HOLDS, UNDECIDED, Claim, ClaimRow, Finding, Hole, Region, verdict
 from kvbench.engine.prefill import Prefill
 from kvbench.errors import UserError
 
@@ -33,7 +33,7 @@ NAN = math.nan
 
 
 def estimate(value, low, high, **more):
-    return Estimate(value, low, high, **{"n": 9, "clusters": 6, **more})
+    return Finding(value, low, high, **{"n": 9, "clusters": 6, **more})
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_too_few_pages_decide_nothing():
 
 
 def test_a_count_decides_without_an_interval():
-    none, some = (Estimate(k, k, k, 9, 9, counted=True) for k in (0, 4))
+    none, some = (Finding(k, k, k, 9, 9, counted=True) for k in (0, 4))
     assert verdict(none, Region(high=1)) == HOLDS and verdict(some, Region(high=1)) == FAILS
     assert verdict(some, Region(low=0)) == HOLDS
 
@@ -91,28 +91,28 @@ def by_command(name):
 
 class TestRendering:
     def test_a_figure_with_its_interval(self):
-        row = Row(CLAIM, estimate(1.24, 0.5, 2.0, note="best: a"))
+        row = ClaimRow(CLAIM, estimate(1.24, 0.5, 2.0, note="best: a"))
         shown = rendering.cells(row, {CLAIM.command: "a"})
         assert shown[2:] == ["1.2 [0.5, 2.0]; best: a", "9 (6)", "points: > 0", "holds", "(a)"]
 
     def test_one_page_has_no_interval_and_a_count_needs_none(self):
         letters = {CLAIM.command: "a"}
-        assert rendering.cells(Row(CLAIM, estimate(1.2, NAN, NAN)), letters)[2] == "1.2 [no interval]"
-        assert rendering.cells(Row(CLAIM, estimate(3, 3, 3, counted=True)), letters)[2] == "3.0"
+        assert rendering.cells(ClaimRow(CLAIM, estimate(1.2, NAN, NAN)), letters)[2] == "1.2 [no interval]"
+        assert rendering.cells(ClaimRow(CLAIM, estimate(3, 3, 3, counted=True)), letters)[2] == "3.0"
 
     @pytest.mark.parametrize("format", claims.FORMATS)
     def test_a_hole_names_its_reason_and_the_command(self, format):
-        text = claims.render([Row(CLAIM, None, "no scored snapkv")], "runs/x", format, 160)
+        text = claims.render([ClaimRow(CLAIM, None, "no scored snapkv")], "runs/x", format, 160)
         assert "no scored snapkv" in text and "kvbench run experiment=claims store=runs/x" in text
         assert "—" in text and "holds:" in text.replace("*", "") and "[1]" in text
 
     def test_a_store_with_blanks_is_quoted_in_the_command(self):
-        text = claims.render([Row(CLAIM, None, "x")], "my runs/a=b", "text", 160)
+        text = claims.render([ClaimRow(CLAIM, None, "x")], "my runs/a=b", "text", 160)
         (line,) = [line for line in text.splitlines() if "kvbench run" in line]
         assert shlex.split(line)[-1] == "store='my runs/a=b'"
 
     def test_markdown_keeps_its_columns(self):
-        text = claims.render([Row(CLAIM, None, "x")], "s", "markdown")
+        text = claims.render([ClaimRow(CLAIM, None, "x")], "s", "markdown")
         table = [line for line in text.splitlines() if line.startswith("|")]
         assert {line.replace("\\|", "").count("|") for line in table} == {len(rendering.COLUMNS) + 1}
 
@@ -369,7 +369,7 @@ class TestReselection:
         monkeypatch.setattr(correlation, "correlations", lambda group: known.assign(**same))
         found = reselection.gap_correlation(store, "length")
         assert math.isnan(found.value) and "the same in every sample" in found.note
-        row = Row(CLAIM, found)
+        row = ClaimRow(CLAIM, found)
         assert row.verdict == UNDECIDED
         shown = rendering.cells(row, {CLAIM.command: "a"})[2]
         assert shown.startswith("not defined; ") and "nan" not in shown

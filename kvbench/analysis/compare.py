@@ -25,7 +25,7 @@ Read = Callable[[Path], Responses]
 
 
 @dataclass(frozen=True)
-class Pair:
+class CellPair:
     """One cell in both stores. ``gap`` is second - first; flips count a score that moved down or up.
 
     ``p`` is McNemar's exact one where all scores are 0 or 1.
@@ -54,7 +54,7 @@ class Pair:
 class Comparison:
     """Pairs, cells that one store alone has, and circumstances that differ."""
 
-    pairs: list[Pair]
+    pairs: list[CellPair]
     only: tuple[list[str], list[str]]
     circumstances: list[str]
 
@@ -95,7 +95,7 @@ def _by_cell(store: Path) -> dict[str, Entry]:
     return found
 
 
-def _pair(ours: Entry, theirs: Entry, read: Read, interval: str) -> Pair:
+def _pair(ours: Entry, theirs: Entry, read: Read, interval: str) -> CellPair:
     cfg = benchmark_config(ours.cell)
     metric = cfg.get("metric", "score")
     texts = [_texts(ours, read), _texts(theirs, read)]
@@ -106,7 +106,7 @@ def _pair(ours: Entry, theirs: Entry, read: Read, interval: str) -> Pair:
     gap = None
     if usable and ours.scores:
         gap = difference(after, before, clusters=ours.scores.clusters, method=interval)
-    return Pair(
+    return CellPair(
         first=ours,
         second=theirs,
         metric=metric,

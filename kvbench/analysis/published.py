@@ -25,13 +25,13 @@ AVERAGE = "average"  # of a row's other values, as the papers work it out
 
 
 @dataclass(frozen=True)
-class Pair:
+class Beside:
     """A published value and, where the store has its cell, what was measured in the same unit.
 
     ``entry`` is None for an average, which is that of several cells.
     """
 
-    published: reference.Row
+    published: reference.PublishedValue
     measured: Estimate | None = None
     entry: Entry | None = None
 
@@ -49,14 +49,14 @@ class Pair:
         return not math.isnan(self.difference) and (number < found.low or number > found.high)
 
 
-def from_answers(rows: Sequence[reference.Row]) -> list[reference.Row]:
+def from_answers(rows: Sequence[reference.PublishedValue]) -> list[reference.PublishedValue]:
     """The values that answers give; memory and times are measured by ``kvbench bench`` instead."""
     names = dict.fromkeys(row.benchmark for row in rows)
     metrics = {name: {AVERAGE, *(benchmark_file(name).get("metrics") or ())} for name in names}
     return [row for row in rows if row.metric in metrics[row.benchmark]]
 
 
-def pairs(rows: Sequence[reference.Row], found: Sequence[Entry]) -> list[Pair]:
+def pairs(rows: Sequence[reference.PublishedValue], found: Sequence[Entry]) -> list[Beside]:
     """Every published value with what the store measured of it, in the order of ``rows``.
 
     Raises UserError for a value that several cells measure.
@@ -81,10 +81,10 @@ def _key(named: object) -> tuple:
     return tuple(getattr(named, name) for name in ("model", "benchmark", "method", "budget"))
 
 
-def _pair(row: reference.Row, cells: Sequence[Entry]) -> Pair:
+def _pair(row: reference.PublishedValue, cells: Sequence[Entry]) -> Beside:
     alike = [entry for entry in cells if _same(row, entry)]
     if not alike:
-        return Pair(row)
+        return Beside(row)
     if len(alike) > 1:
         names = ", ".join(entry.cell.digest for entry in alike)
         raise UserError(
@@ -96,17 +96,17 @@ def _pair(row: reference.Row, cells: Sequence[Entry]) -> Pair:
     interval = mean(entry, row.metric)
     value = scale * entry.scores.metrics[row.metric]
     n, clusters = (interval.n, interval.clusters) if interval.n else (entry.scores.n, 0)
-    return Pair(row, Estimate(value, scale * interval.low, scale * interval.high, n, clusters), entry)
+    return Beside(row, Estimate(value, scale * interval.low, scale * interval.high, n, clusters), entry)
 
 
-def _scale(row: reference.Row, entry: Entry) -> float:
+def _scale(row: reference.PublishedValue, entry: Entry) -> float:
     """From the metric's own unit to the paper's."""
     cfg = benchmark_config(entry.cell)
     usual = 100.0 if row.unit == "%" else 1.0
     return float(cfg.get("scale", usual)) if row.metric == cfg.get("metric") else usual
 
 
-def _same(row: reference.Row, entry: Entry) -> bool:
+def _same(row: reference.PublishedValue, entry: Entry) -> bool:
     """Whether a cell is what the row is about; options that the row does not name are at their defaults."""
     cell = entry.cell
     asked = dict(row.options)
@@ -138,13 +138,13 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _averages(found: Sequence[Pair]) -> dict[int, Pair]:
+def _averages(found: Sequence[Beside]) -> dict[int, Beside]:
     """Averages whose parts are all measured, by place in ``found``.
 
     Parts of other benchmarks (tasks) are independent, those of one benchmark (kinds of elements) may share
     pictures: their errors are summed picture by picture.
     """
-    parts: dict[tuple, list[Pair]] = defaultdict(list)
+    parts: dict[tuple, list[Beside]] = defaultdict(list)
     for pair in found:
         if pair.published.metric != AVERAGE:
             parts[_line(pair.published)].append(pair)
@@ -165,15 +165,17 @@ def _averages(found: Sequence[Pair]) -> dict[int, Pair]:
             measured = [member.measured for member in wanted[place]]
             value = sum(one.value for one in measured) / len(measured)
             counts = (sum(one.n for one in measured), sum(one.clusters for one in measured))
-            result[place] = Pair(found[place].published, Estimate(value, low[column], high[column], *counts))
+            result[place] = Beside(
+                found[place].published, Estimate(value, low[column], high[column], *counts)
+            )
     return result
 
 
-def _line(row: reference.Row) -> tuple:
+def _line(row: reference.PublishedValue) -> tuple:
     return row.model, row.method, row.budget, row.setting
 
 
-def _average_intervals(lines: Sequence[Sequence[Pair]]) -> np.ndarray:
+def _average_intervals(lines: Sequence[Sequence[Beside]]) -> np.ndarray:
     """95 % t intervals [2, k] of the averages of k lines with the same parts; NaN where a part has none.
 
     Errors of benchmarks add up with the degrees of freedom of Welch (1947) and Satterthwaite.
@@ -210,5 +212,5 @@ def _average_intervals(lines: Sequence[Sequence[Pair]]) -> np.ndarray:
     return Linear(means, np.sqrt(total)[None], df).interval()
 
 
-def _values(pair: Pair) -> dict[int, float]:
+def _values(pair: Beside) -> dict[int, float]:
     return dict(pair.entry.scores.per_sample.get(pair.published.metric, {}))

@@ -25,7 +25,7 @@ def listed() -> list:
 
 
 def rows(store: Path | str) -> list:
-    """One ``Row`` a claim, in the papers' order; a claim whose data are missing is a row with a hole."""
+    """One ``ClaimRow`` a claim, in the papers' order; a claim whose data are missing is a row with a hole."""
     from kvbench.claims import cells, measured, measures
 
     store = Path(store)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kvbench.analysis import drift, policies
 from kvbench.analysis.bootstrap import difference
 from kvbench.analysis.results import Entry, entries
-from kvbench.claims.row import Estimate, Hole
+from kvbench.claims.row import Finding, Hole
 
 if TYPE_CHECKING:
     import pandas
@@ -89,7 +89,7 @@ def gap(
     second: Group,
     benchmarks: Sequence[str] = QUESTIONS,
     budget: int | None = TIGHTEST,
-) -> Estimate:
+) -> Finding:
     """Paired difference of two groups of cells, the mean over a group's cells, pooled over benchmarks.
 
     In points of the benchmarks' metrics; a page with its questions is resampled as a whole.
@@ -109,4 +109,4 @@ def gap(
                     values[shift + index] = sum(mine[index] for mine in by_cell) / len(by_cell)
                 clusters[shift + index] = f"{benchmark} {found[0].scores.clusters.get(index, index)}"
     of_all = difference(*pooled, clusters=clusters)
-    return Estimate(of_all.delta, of_all.low, of_all.high, of_all.n, of_all.clusters)
+    return Finding(of_all.delta, of_all.low, of_all.high, of_all.n, of_all.clusters)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvbench.claims import cells, prompts, reselection
-from kvbench.claims.row import Claim, Estimate, Hole, Row
+from kvbench.claims.row import Claim, ClaimRow, Finding, Hole
 from kvbench.errors import UserError
 
 MEASURES = {
@@ -26,7 +26,7 @@ MEASURES = {
 }
 
 
-def figure(claim: Claim, data: Any) -> Estimate:
+def figure(claim: Claim, data: Any) -> Finding:
     """Our figure for a claim. Raises Hole or UserError where the data do not hold it."""
     measure = {claim.measure: []} if isinstance(claim.measure, str) else claim.measure
     ((name, arguments),) = measure.items()
@@ -35,9 +35,9 @@ def figure(claim: Claim, data: Any) -> Estimate:
     return MEASURES[name](data, **arguments)
 
 
-def row(claim: Claim, data: Any) -> Row:
+def row(claim: Claim, data: Any) -> ClaimRow:
     """A claim with our figure, or with what is missing."""
     try:
-        return Row(claim, figure(claim, data))
+        return ClaimRow(claim, figure(claim, data))
     except (Hole, UserError) as hole:
-        return Row(claim, None, str(hole))
+        return ClaimRow(claim, None, str(hole))

@@ -8,35 +8,35 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from kvbench.analysis.resampling import interval
-from kvbench.claims.row import Estimate, Hole
+from kvbench.claims.row import Finding, Hole
 from kvbench.observations.stored import Values
 
 Samples = Sequence[Values]
 
 
-def difference(samples: Samples, first: str, second: str) -> Estimate:
+def difference(samples: Samples, first: str, second: str) -> Finding:
     """Mean difference of two quantities of the same samples."""
     return _mean(samples, lambda values: values[first] - values[second])
 
 
-def average(samples: Samples, name: str) -> Estimate:
+def average(samples: Samples, name: str) -> Finding:
     """A quantity, the mean over its layers where it has them."""
     return _mean(samples, lambda values: float(np.mean(values[name])))
 
 
-def layer(samples: Samples, name: str, number: int) -> Estimate:
+def layer(samples: Samples, name: str, number: int) -> Finding:
     """A quantity in one layer."""
     return _mean(samples, lambda values: values[name][number])
 
 
-def lowest_layer(samples: Samples, name: str) -> Estimate:
+def lowest_layer(samples: Samples, name: str) -> Finding:
     """A quantity in the layer where its mean is lowest."""
     if not samples:
         raise Hole("not measured yet")
     return layer(samples, name, int(np.argmin(np.mean([values[name] for values in samples], axis=0))))
 
 
-def thirds(samples: Samples, name: str, first: int, second: int | None = None) -> Estimate:
+def thirds(samples: Samples, name: str, first: int, second: int | None = None) -> Finding:
     """A quantity's mean in one third of the layers (0, 1, 2), minus that in another or in both others."""
 
     def figure(values: Values) -> float:
@@ -47,7 +47,7 @@ def thirds(samples: Samples, name: str, first: int, second: int | None = None) -
     return _mean(samples, figure)
 
 
-def selection_time(samples: Samples) -> Estimate:
+def selection_time(samples: Samples) -> Finding:
     """What BACON adds to the time of a selection, in % of the prefill."""
 
     def figure(values: Values) -> float:
@@ -56,7 +56,7 @@ def selection_time(samples: Samples) -> Estimate:
     return _mean(samples, figure)
 
 
-def _mean(samples: Samples, figure: Callable[[Values], float]) -> Estimate:
+def _mean(samples: Samples, figure: Callable[[Values], float]) -> Finding:
     """Mean of a figure over samples, pages resampled; samples where it is not defined are left out."""
     if not samples:
         raise Hole("not measured yet")
@@ -65,7 +65,7 @@ def _mean(samples: Samples, figure: Callable[[Values], float]) -> Estimate:
         raise Hole("no sample has it")
     series, clusters = np.array([value for value, _ in known]), [page for _, page in known]
     low, high = interval(series, clusters=clusters)
-    return Estimate(float(series.mean()), low, high, len(series), len(set(clusters)))
+    return Finding(float(series.mean()), low, high, len(series), len(set(clusters)))
 
 
 def _defined(figure: Callable[[Values], float], values: Values) -> bool:

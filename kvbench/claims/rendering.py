@@ -7,12 +7,12 @@ import shlex
 from collections.abc import Sequence
 
 from kvbench.analysis.tables.fill import word
-from kvbench.claims.row import FEWEST, Row
+from kvbench.claims.row import FEWEST, ClaimRow
 
 COLUMNS = ["claim", "the paper", "ours [95 % CI]", "n", "holds if", "verdict", "from"]
 
 
-def render(rows: Sequence[Row], store: str, format: str, width: int) -> str:
+def render(rows: Sequence[ClaimRow], store: str, format: str, width: int) -> str:
     """All papers one after another, then the commands."""
     papers, commands = parts(rows, store)
     ending = [
@@ -30,7 +30,7 @@ def render(rows: Sequence[Row], store: str, format: str, width: int) -> str:
     return "\n".join([*blocks, *ending, "", *lines])
 
 
-def parts(rows: Sequence[Row], store: str) -> tuple[dict[str, list[list[str]]], dict[str, str]]:
+def parts(rows: Sequence[ClaimRow], store: str) -> tuple[dict[str, list[list[str]]], dict[str, str]]:
     """By paper its rows as strings in COLUMNS; by letter the command behind them."""
     letters: dict[str, str] = {}
     papers: dict[str, list[list[str]]] = {}
@@ -41,7 +41,7 @@ def parts(rows: Sequence[Row], store: str) -> tuple[dict[str, list[list[str]]], 
     return papers, {letter: f"kvbench {command} {where}" for command, letter in letters.items()}
 
 
-def cells(row: Row, letters: dict[str, str]) -> list[str]:
+def cells(row: ClaimRow, letters: dict[str, str]) -> list[str]:
     """The strings of one row, in COLUMNS."""
     claim, estimate = row.claim, row.estimate
     ours, n = "—", "—"

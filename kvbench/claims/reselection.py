@@ -16,7 +16,7 @@ from kvbench.analysis.resampling import interval
 from kvbench.analysis.scoring import benchmark_config
 from kvbench.benchmarks.fidelity import rouge_l
 from kvbench.claims.cells import MODEL, Cells
-from kvbench.claims.row import Estimate, Hole
+from kvbench.claims.row import Finding, Hole
 from kvbench.store.responses import load_folder
 
 if TYPE_CHECKING:
@@ -28,27 +28,27 @@ LONG = "describe_mini"
 DYNAMIC = ("exact", "threshold", "rcr", "quest", "arkvale", "infinigen")
 
 
-def fidelity(cells: Cells, policy: str) -> Estimate:
+def fidelity(cells: Cells, policy: str) -> Finding:
     """Mean fidelity of a policy's descriptions."""
     group, label = cells.policy(LONG, policy)
     found = policies.fidelity(group, against=())
     return _of(found[found["policy"] == label].iloc[0])
 
 
-def against(cells: Cells, policy: str, other: str) -> Estimate:
+def against(cells: Cells, policy: str, other: str) -> Finding:
     """Difference in fidelity of two policies' descriptions."""
     group, label = cells.policy(LONG, policy)
     return _of(policies.compare(group, label, cells.policy(LONG, other)[1]))
 
 
-def against_best_threshold(cells: Cells, detector: str) -> Estimate:
+def against_best_threshold(cells: Cells, detector: str) -> Finding:
     """rcr minus the fixed threshold whose mean fidelity is highest on these very samples."""
     group, label, names = _thresholds(cells, detector)
     best = max(names, key=lambda name: policies.scored(policies.of(group, name))["value"].mean())
     return dataclasses.replace(_of(policies.compare(group, label, best)), note=f"best: {best}")
 
 
-def against_threshold_at_equal_share(cells: Cells) -> Estimate:
+def against_threshold_at_equal_share(cells: Cells) -> Finding:
     """rcr minus the fixed threshold whose share of refreshed layer-steps is nearest to rcr's own."""
     group, label, names = _thresholds(cells, "lowrank")
     rates = policies.rates(group)
@@ -72,7 +72,7 @@ def _thresholds(cells: Cells, detector: str) -> tuple[pandas.DataFrame, str, lis
     return group, label, names
 
 
-def recovered(cells: Cells) -> Estimate:
+def recovered(cells: Cells) -> Finding:
     """Share of the prefill oracle's loss that exact re-selection makes good, as a ratio of sums."""
     group, label = cells.policy(LONG, "exact")
     rows = policies.scored(policies.of(group, label)).sort_values("index")
@@ -85,10 +85,10 @@ def recovered(cells: Cells) -> Estimate:
     share = np.array([exact[index] - oracle[index] for index in shared]) / lost
     pages = [clusters[index] for index in shared]
     low, high = interval(share, clusters=pages, weights=lost)
-    return Estimate(float(np.average(share, weights=lost)), low, high, len(shared), len(set(pages)))
+    return Finding(float(np.average(share, weights=lost)), low, high, len(shared), len(set(pages)))
 
 
-def rate(cells: Cells, policy: str, quantity: str, benchmark: str = LONG) -> Estimate:
+def rate(cells: Cells, policy: str, quantity: str, benchmark: str = LONG) -> Finding:
     """Mean over layer-steps of what the traces of a policy record."""
     group, label = cells.policy(benchmark, policy)
     found = policies.rates(group)
@@ -98,7 +98,7 @@ def rate(cells: Cells, policy: str, quantity: str, benchmark: str = LONG) -> Est
     return _of(row)
 
 
-def changed(cells: Cells) -> Estimate:
+def changed(cells: Cells) -> Finding:
     """Share of adjacent steps whose most attended prefix position differs, without compression."""
     whole = cells.drift.uncompressed
     found = policies.rates(whole[(whole["model"] == MODEL) & (whole["benchmark"] == LONG)])
@@ -109,7 +109,7 @@ def changed(cells: Cells) -> Estimate:
     return dataclasses.replace(stayed, value=1 - stayed.value, low=1 - stayed.high, high=1 - stayed.low)
 
 
-def gap_correlation(cells: Cells, factor: str) -> Estimate:
+def gap_correlation(cells: Cells, factor: str) -> Finding:
     """Spearman's ρ of (infinigen - fixed threshold) with drift or length, over descriptions."""
     group, label = cells.policy(LONG, "threshold")
     cells.policy(LONG, "infinigen")
@@ -120,10 +120,10 @@ def gap_correlation(cells: Cells, factor: str) -> Estimate:
         raise Hole(f"{label}: {row['note']}")
     pages = policies.of(group, label)["cluster"].nunique()
     note = f"{label}: {row['note']}" if row["note"] else label
-    return Estimate(row["rho"], row["low"], row["high"], int(row["n"]), pages, note=note)
+    return Finding(row["rho"], row["low"], row["high"], int(row["n"]), pages, note=note)
 
 
-def separated(cells: Cells, metric: str) -> Estimate:
+def separated(cells: Cells, metric: str) -> Finding:
     """Pairs of dynamic policies that differ in a metric."""
 
     def values(entry: Entry) -> Mapping[int, float]:
@@ -135,7 +135,7 @@ def separated(cells: Cells, metric: str) -> Estimate:
     return _separated(cells, values)
 
 
-def separated_by_rouge(cells: Cells) -> Estimate:
+def separated_by_rouge(cells: Cells) -> Finding:
     """Pairs of dynamic policies that differ in ROUGE-L against the page's own descriptions."""
     return _separated(cells, reference_rouge)
 
@@ -148,7 +148,7 @@ def reference_rouge(entry: Entry) -> dict[int, float]:
     return {index: max(rouge_l(answers[index]["text"], text) for text in own[index]) for index in own}
 
 
-def _separated(cells: Cells, values_of: Callable[[Entry], Mapping[int, float]]) -> Estimate:
+def _separated(cells: Cells, values_of: Callable[[Entry], Mapping[int, float]]) -> Finding:
     """Pairs of dynamic policies whose difference excludes 0 at 95 % for all pairs together."""
     found = {name: _entry(cells, name) for name in DYNAMIC}
     values = {name: values_of(entry) for name, entry in found.items()}
@@ -157,7 +157,7 @@ def _separated(cells: Cells, values_of: Callable[[Entry], Mapping[int, float]]) 
     sure = 1 - 0.05 / len(pairs)  # Bonferroni: of many pairs some would differ by chance
     gaps = [difference(values[a], values[b], (a, b), clusters=clusters, confidence=sure) for a, b in pairs]
     count = sum(gap.sure for gap in gaps)
-    return Estimate(count, count, count, gaps[0].n, gaps[0].clusters, True, f"of {len(pairs)} pairs")
+    return Finding(count, count, count, gaps[0].n, gaps[0].clusters, True, f"of {len(pairs)} pairs")
 
 
 def _entry(cells: Cells, policy: str) -> Entry:
@@ -166,7 +166,7 @@ def _entry(cells: Cells, policy: str) -> Entry:
     return next(entry for entry in cells.entries if entry.cell.digest == digest)
 
 
-def _of(found: Any) -> Estimate:
+def _of(found: Any) -> Finding:
     if found["value"] != found["value"]:
         raise Hole(found["note"])
-    return Estimate(*(found[key] for key in ("value", "low", "high", "n", "clusters")))
+    return Finding(*(found[key] for key in ("value", "low", "high", "n", "clusters")))

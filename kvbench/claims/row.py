@@ -25,7 +25,7 @@ class Region:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Finding:
     """A figure and its 95 % interval (NaN: none) over ``n`` samples in ``clusters`` pages.
 
     ``counted``: a count of decisions, which has no sampling interval; ``note`` explains it.
@@ -40,7 +40,7 @@ class Estimate:
     note: str = ""
 
 
-def verdict(estimate: Estimate, region: Region) -> str:
+def verdict(estimate: Finding, region: Region) -> str:
     """HOLDS when the whole interval lies in the region, FAILS when all of it lies outside, else UNDECIDED.
 
     An interval that touches an end, one that does not exist and one of fewer than FEWEST pages separate
@@ -72,11 +72,11 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Row:
+class ClaimRow:
     """A claim with its figure; without one, ``note`` says what is missing."""
 
     claim: Claim
-    estimate: Estimate | None
+    estimate: Finding | None
     note: str = ""
 
     @property

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from kvbench.embedded import vocabulary as V
-from kvbench.embedded.pages import Cell, Page
+from kvbench.embedded.pages import Page, Tile
 
 TILE_WIDTH, TILE_HEIGHT = 48, 24
 
@@ -106,7 +106,7 @@ def contrast(colour: tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 def text_tile(
-    pen: ImageDraw.ImageDraw, x: int, y: int, cell: Cell, style: Style, ink: tuple[int, int, int], bold: bool
+    pen: ImageDraw.ImageDraw, x: int, y: int, cell: Tile, style: Style, ink: tuple[int, int, int], bold: bool
 ) -> None:
     """Draw the text of one cell into the tile whose upper left corner is (x, y)."""
     text = V.shown(cell.token)
@@ -212,10 +212,10 @@ def drill(seed: int, columns: int = 16, rows: int = 16) -> Page:
         if dice < 0.08:
             continue
         if dice < 0.10:
-            page.cells[where] = Cell(V.BAR, f"bar{rng.randrange(3)}")
+            page.cells[where] = Tile(V.BAR, f"bar{rng.randrange(3)}")
             continue
         token = rng.randrange(2, V.SIZE) if dice < 0.75 else rng.randrange(2, 20)
-        page.cells[where] = Cell(token, rng.choice(roles), rng.choice("llrc"))
+        page.cells[where] = Tile(token, rng.choice(roles), rng.choice("llrc"))
     for _ in range(columns * rows // 3):
         what = rng.choice(("rule", "dots", "line", "box", "comb", "board", "board", "board", "shade", "axis"))
         if what == "axis" and rng.random() < 0.7:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from kvbench.embedded import vocabulary as V
 from kvbench.embedded.layout import Content, Grid, add, finish
-from kvbench.embedded.page import Cell, Page
+from kvbench.embedded.page import Page, Tile
 
 
 def _form(rng: random.Random, content: Content, dense: bool) -> Page:
@@ -223,7 +223,7 @@ def _chart(rng: random.Random, content: Content, dense: bool) -> Page:
         size = max(1, round(int(value) / 10**digits * longest))
         names = grid.put(row, 0, label, "label")
         for c in range(size):
-            page.cells[row * columns + start + c] = Cell(V.BAR, f"bar{k % 3 if grouped else 0}")
+            page.cells[row * columns + start + c] = Tile(V.BAR, f"bar{k % 3 if grouped else 0}")
         values = grid.put(row, start + size, value, "value")
         add(page, "bar", rng, label.replace(" ", " in "), value, names, values, split)
         sentences.append(f"{label} is {value}.")

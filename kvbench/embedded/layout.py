@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from kvbench.embedded import vocabulary as V
-from kvbench.embedded.page import HELD_OUT, Cell, Field, Page, Question
+from kvbench.embedded.page import HELD_OUT, Field, Page, Question, Tile
 
 _ASK = {
     "value": ("What is the {0}?", "What is the value of {0}?", "What is given for {0}?"),
@@ -89,7 +89,7 @@ class Grid:
         tiles = []
         for k, token in enumerate(tokens):
             where = row * page.columns + column + k
-            page.cells[where] = Cell(token, role, _align(k, len(tokens), align))
+            page.cells[where] = Tile(token, role, _align(k, len(tokens), align))
             tiles.append(where)
         return tiles
 

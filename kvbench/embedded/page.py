@@ -16,7 +16,7 @@ HELD_OUT = frozenset(word for words in _LISTS for i, word in enumerate(words) if
 
 
 @dataclass
-class Cell:
+class Tile:
     """One drawn tile: its class, its typographic role and its alignment in the tile ('l', 'c' or 'r')."""
 
     token: int
@@ -48,7 +48,7 @@ class Page:
     seed: str
     columns: int
     rows: int
-    cells: dict[int, Cell] = field(default_factory=dict)
+    cells: dict[int, Tile] = field(default_factory=dict)
     marks: list[tuple] = field(default_factory=list)  # (what, row, column, rows, columns) for the drawing
     fields: list[Field] = field(default_factory=list)
     questions: list[Question] = field(default_factory=list)

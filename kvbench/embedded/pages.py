@@ -14,9 +14,9 @@ import random
 
 from kvbench.embedded.kinds import MAKERS
 from kvbench.embedded.layout import Content
-from kvbench.embedded.page import DOCUMENTS, HELD_OUT, KINDS, LEAST_TILES, Cell, Field, Page, Question
+from kvbench.embedded.page import DOCUMENTS, HELD_OUT, KINDS, LEAST_TILES, Field, Page, Question, Tile
 
-__all__ = ["DOCUMENTS", "HELD_OUT", "KINDS", "Cell", "Field", "Page", "Question", "make"]
+__all__ = ["DOCUMENTS", "HELD_OUT", "KINDS", "Tile", "Field", "Page", "Question", "make"]
 
 
 def make(kind: str, seed: int, *, test: bool, dense: bool = True) -> Page:

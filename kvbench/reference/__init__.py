@@ -24,7 +24,7 @@ PAPERS = ("bacon", "ecokv", "rcr")
 
 
 @dataclass(frozen=True)
-class Row:
+class PublishedValue:
     """One published value.
 
     ``budget`` is None for what keeps everything. ``setting`` holds what the table varies beside the
@@ -58,20 +58,20 @@ class Row:
         return dict(part.split("=", 1) for part in self.setting.split())
 
 
-COLUMNS = tuple(field.name for field in fields(Row))
+COLUMNS = tuple(field.name for field in fields(PublishedValue))
 TIDY = COLUMNS[:10]  # what the command prints as CSV
 
 
 @lru_cache
-def _read(paper: str) -> tuple[Row, ...]:
+def _read(paper: str) -> tuple[PublishedValue, ...]:
     with (DATA / f"{paper}.csv").open(newline="", encoding="utf-8") as file:
         return tuple(_row(record) for record in csv.DictReader(file))
 
 
-def _row(record: dict[str, Any]) -> Row:
+def _row(record: dict[str, Any]) -> PublishedValue:
     record["budget"] = int(record["budget"]) if record["budget"] else None
     record["is_upper_bound"] = record["is_upper_bound"] == "1"
-    return Row(**record)
+    return PublishedValue(**record)
 
 
 @lru_cache
@@ -82,7 +82,7 @@ def about() -> dict[str, dict[str, dict[str, str]]]:
     return yaml.safe_load((DATA / "tables.yaml").read_text("utf-8"))
 
 
-def rows(paper: str | None = None, table: str | int | None = None) -> list[Row]:
+def rows(paper: str | None = None, table: str | int | None = None) -> list[PublishedValue]:
     """The values of one table, of one paper or of all, in the papers' order.
 
     Raises UserError, with the nearest name, for a paper or table that is not here.

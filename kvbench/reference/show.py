@@ -6,14 +6,14 @@ import csv
 import io
 from collections.abc import Sequence
 
-from kvbench.reference import TIDY, Row, about, sizes
+from kvbench.reference import TIDY, PublishedValue, about, sizes
 
 SUBSET = "†"  # of a set whose size is not printed
 
 FORMATS = ("markdown", "csv")
 
 
-def to_csv(rows: Sequence[Row]) -> str:
+def to_csv(rows: Sequence[PublishedValue]) -> str:
     """One row a value; ``budget`` is empty for what keeps everything, ``subset`` for what may be of all."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -24,18 +24,18 @@ def to_csv(rows: Sequence[Row]) -> str:
     return out.getvalue()
 
 
-def to_markdown(rows: Sequence[Row]) -> str:
+def to_markdown(rows: Sequence[PublishedValue]) -> str:
     """A section per table: methods and budgets down, benchmarks and metrics across.
 
     Differences that the paper prints stand beside the values in parentheses.
     """
-    tables: dict[tuple[str, str], list[Row]] = {}
+    tables: dict[tuple[str, str], list[PublishedValue]] = {}
     for row in rows:
         tables.setdefault((row.paper, row.table), []).append(row)
     return "\n".join(_section(*name, found) for name, found in tables.items())
 
 
-def _section(paper: str, table: str, rows: Sequence[Row]) -> str:
+def _section(paper: str, table: str, rows: Sequence[PublishedValue]) -> str:
     entry = about()[paper][table]
     flags: list[str] = []
     text = [f"## {paper} {'text' if table == 'text' else f'table {table}'}: {entry['title']}", ""]
@@ -53,10 +53,10 @@ def _section(paper: str, table: str, rows: Sequence[Row]) -> str:
     return "\n".join(text) + "\n"
 
 
-def _grid(rows: Sequence[Row], flags: list[str]) -> list[str]:
+def _grid(rows: Sequence[PublishedValue], flags: list[str]) -> list[str]:
     keys = ("model", "method", "setting", "budget")
     columns = list(dict.fromkeys(map(_column, rows)))
-    lines: dict[tuple[str, ...], dict[tuple[str, str, str], Row]] = {}
+    lines: dict[tuple[str, ...], dict[tuple[str, str, str], PublishedValue]] = {}
     for row in rows:
         lines.setdefault(_texts(row, keys), {})[_column(row)] = row
     shown = [i for i in range(len(keys)) if any(key[i] for key in lines)]
@@ -68,18 +68,18 @@ def _grid(rows: Sequence[Row], flags: list[str]) -> list[str]:
     return text
 
 
-def _listed(rows: Sequence[Row], flags: list[str]) -> list[str]:
+def _listed(rows: Sequence[PublishedValue], flags: list[str]) -> list[str]:
     """A line a value, for values that share no columns."""
     keys = ("model", "benchmark", "metric", "method", "setting", "budget")
     text = [_line([*keys, "value", "unit"]), _line(["---"] * len(keys) + ["---:", "---"])]
     return text + [_line([*_texts(row, keys), _cell(row, flags), row.unit]) for row in rows]
 
 
-def _texts(row: Row, keys: Sequence[str]) -> tuple[str, ...]:
+def _texts(row: PublishedValue, keys: Sequence[str]) -> tuple[str, ...]:
     return tuple("" if getattr(row, key) is None else str(getattr(row, key)) for key in keys)
 
 
-def _column(row: Row) -> tuple[str, str, str]:
+def _column(row: PublishedValue) -> tuple[str, str, str]:
     return row.benchmark, row.metric, row.unit
 
 
@@ -90,7 +90,7 @@ def _heading(column: tuple[str, str, str]) -> str:
     )
 
 
-def _cell(row: Row, flags: list[str]) -> str:
+def _cell(row: PublishedValue, flags: list[str]) -> str:
     text = f"{row.value} ({row.delta})" if row.delta else row.value
     text += f" {SUBSET}" if sizes.subset(row) else ""
     if row.flag:

@@ -93,6 +93,6 @@ def _subsets() -> dict[tuple[str, str, str, str], str]:
     return found
 
 
-def subset(row: reference.Row) -> str:
+def subset(row: reference.PublishedValue) -> str:
     """Why a published value is not of the whole set, though no subset is printed; empty where it may be."""
     return _subsets().get((row.paper, row.model, row.benchmark, row.metric), "")

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvbench import reference
-from kvbench.analysis.published import Pair, from_answers, pairs, real
+from kvbench.analysis.published import Beside, from_answers, pairs, real
 from kvbench.analysis.results import Entry
 from kvbench.analysis.tables import fill, rounding
 from kvbench.analysis.tables.footer import broken, old, realised, samples
@@ -35,7 +35,7 @@ COLUMNS += ["measured", "ci_low", "ci_high", "published", "difference", "n", "cl
 COLUMNS += ["kept_mean", "kept_min", "kept_max", "digest", "flag"]
 
 
-def beside(found: Sequence[Entry], experiment: Experiment) -> list[Pair]:
+def beside(found: Sequence[Entry], experiment: Experiment) -> list[Beside]:
     """The published values that answers can give, each with what the store has of it.
 
     Raises UserError where the experiment is no paper's table or the store has none of its cells.
@@ -56,7 +56,7 @@ def beside(found: Sequence[Entry], experiment: Experiment) -> list[Pair]:
     return result
 
 
-def _unlike(rows: Sequence[reference.Row], found: Sequence[Entry]) -> str:
+def _unlike(rows: Sequence[reference.PublishedValue], found: Sequence[Entry]) -> str:
     """What tells the store's cells from the table's."""
     for name in ("model", "benchmark"):
         theirs = list(dict.fromkeys(getattr(row, name) for row in rows))
@@ -68,7 +68,9 @@ def _unlike(rows: Sequence[reference.Row], found: Sequence[Entry]) -> str:
     return "no cell has the model, benchmark, method, budget and options of one of its values"
 
 
-def sheets(found: Sequence[Entry], shown: Sequence[Pair], experiment: Experiment, store: Path) -> list[Sheet]:
+def sheets(
+    found: Sequence[Entry], shown: Sequence[Beside], experiment: Experiment, store: Path
+) -> list[Sheet]:
     """One sheet per model that the store has a value of; the others are named under the last one."""
     result, idle = [], []
     for model in dict.fromkeys(pair.published.model for pair in shown):
@@ -84,7 +86,7 @@ def sheets(found: Sequence[Entry], shown: Sequence[Pair], experiment: Experiment
     return result
 
 
-def _sheet(found: Sequence[Entry], mine: Sequence[Pair], experiment: Experiment, store: Path) -> Sheet:
+def _sheet(found: Sequence[Entry], mine: Sequence[Beside], experiment: Experiment, store: Path) -> Sheet:
     published = [pair.published for pair in mine]
     heads = [
         Head(_heading(*key), budget, key)
@@ -104,7 +106,7 @@ def _sheet(found: Sequence[Entry], mine: Sequence[Pair], experiment: Experiment,
     return Sheet(name, heads, grid, [LEGEND, *_notes(found, mine, experiment, store)])
 
 
-def _column(row: reference.Row) -> tuple[str, str, str]:
+def _column(row: reference.PublishedValue) -> tuple[str, str, str]:
     return row.benchmark, row.metric, row.unit
 
 
@@ -113,11 +115,11 @@ def _heading(benchmark: str, metric: str, unit: str) -> str:
     return Column(benchmark, title, metric, 1, 0).heading + (" [%]" if unit == "%" else "")
 
 
-def _label(row: reference.Row) -> str:
+def _label(row: reference.PublishedValue) -> str:
     return f"{row.method} {row.setting}".strip()
 
 
-def _quad(pair: Pair) -> Quad:
+def _quad(pair: Beside) -> Quad:
     """The four parts with the digits that the paper prints."""
     row, found = pair.published, pair.measured
     digits = len(row.value.partition(".")[2])
@@ -133,7 +135,7 @@ def _quad(pair: Pair) -> Quad:
     return Quad(value, interval, paper, gap, pair)
 
 
-def _notes(found: Sequence[Entry], mine: Sequence[Pair], experiment: Experiment, store: Path) -> list[str]:
+def _notes(found: Sequence[Entry], mine: Sequence[Beside], experiment: Experiment, store: Path) -> list[str]:
     """Samples, realised entries, contradictions, what else the store holds, commands for the holes."""
     used = {pair.entry.cell.digest: pair.entry for pair in mine if pair.entry is not None}
     here = list(used.values())
@@ -173,11 +175,13 @@ def _notes(found: Sequence[Entry], mine: Sequence[Pair], experiment: Experiment,
     return [*lines, f"{HOLE} is missing; to fill:", *(f"  {line}" for line in holes), *named]
 
 
-def _flagged(mine: Sequence[Pair]) -> list[reference.Row]:
+def _flagged(mine: Sequence[Beside]) -> list[reference.PublishedValue]:
     return [pair.published for pair in mine if pair.published.flag]
 
 
-def _commands(found: Sequence[Entry], mine: Sequence[Pair], experiment: Experiment, store: Path) -> list[str]:
+def _commands(
+    found: Sequence[Entry], mine: Sequence[Beside], experiment: Experiment, store: Path
+) -> list[str]:
     """The experiment on the benchmarks with holes, with the samples and overrides of their other cells."""
     counts: dict[str, int] = {}
     for pair in mine:
@@ -205,7 +209,7 @@ def _commands(found: Sequence[Entry], mine: Sequence[Pair], experiment: Experime
     ]
 
 
-def to_csv(shown: Sequence[Pair]) -> str:
+def to_csv(shown: Sequence[Beside]) -> str:
     """One row a published value, numbers unrounded; empty where nothing is measured."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kvbench.analysis.tables import html, latex, markdown, text
 
 if TYPE_CHECKING:
-    from kvbench.analysis.published import Pair
+    from kvbench.analysis.published import Beside
 
 PARTS = ("measured", "95 % CI", "paper", "difference")
 LATEX_HEADS = 2  # of a page's width
@@ -38,7 +38,7 @@ class Quad:
     interval: str
     paper: str
     difference: str
-    pair: Pair | None
+    pair: Beside | None
 
     @property
     def shown(self) -> tuple[str, str, str, str]:
@@ -69,7 +69,7 @@ def to_text(sheet: Sheet, width: int | None = None) -> str:
     """For the terminal: as many heads side by side as fit, further ones in blocks below."""
     from rich.text import Text
 
-    page = text.Page(width)
+    page = text.Strip(width)
     page.line(Text(sheet.title, style="bold"))
     names = max(len(label) for label in ["method", *sheet.grid])
     widths = {head: _widths(sheet, head) for head in sheet.heads}

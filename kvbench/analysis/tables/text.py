@@ -38,7 +38,7 @@ def _layout(item: Table, columns: list[Column]) -> _Layout:
     return _Layout(columns, value, max(cell, heading))
 
 
-class Page:
+class Strip:
     """Lines of a terminal ``width`` columns wide (None: as wide as it is), collected in ``text``."""
 
     def __init__(self, width: int | None = None) -> None:
@@ -70,7 +70,7 @@ def to_text(item: Table, width: int | None = None) -> str:
     """For the terminal: as many benchmarks side by side as fit, further ones in blocks below."""
     from rich.text import Text
 
-    page = Page(width)
+    page = Strip(width)
     names = max(len(label) for label in item.grid)
     blocks: list[list[_Layout]] = []
     used = page.width
