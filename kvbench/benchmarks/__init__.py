@@ -17,18 +17,25 @@ from kvbench.errors import UserError
 
 __all__ = ["Benchmark", "Sample", "Scores", "load"]
 
+KINDS = ("lmms_eval", "documents", "longbench")
+
 
 def load(cfg: Mapping[str, Any]) -> Benchmark:
     """The benchmark that a resolved ``conf/benchmark/*.yaml`` describes.
 
     Raises UserError when its data are missing, its ``kind`` is unknown, or it names no metric.
     """
+    kind = cfg.get("kind")
+    if kind not in KINDS:
+        raise UserError(
+            f"benchmark {cfg.get('name')!r} has the unknown kind {kind!r}: set kind to lmms_eval,"
+            " longbench or documents."
+        )
     if not cfg.get("metric"):  # a store holds what names a cell, which its metric does not
         name = cfg.get("name")
         raise UserError(
             f"conf/benchmark has no {name}.yaml that names its metric: restore the file, with metric: NAME."
         )
-    kind = cfg.get("kind")
     if kind == "lmms_eval":
         from kvbench.benchmarks.lmms import LmmsBenchmark
 
@@ -37,11 +44,6 @@ def load(cfg: Mapping[str, Any]) -> Benchmark:
         from kvbench.benchmarks.documents import DocumentsBenchmark
 
         return DocumentsBenchmark(cfg)
-    if kind == "longbench":
-        from kvbench.benchmarks.longbench import LongBenchmark
+    from kvbench.benchmarks.longbench import LongBenchmark
 
-        return LongBenchmark(cfg)
-    raise UserError(
-        f"benchmark {cfg.get('name')!r} has the unknown kind {kind!r}: set kind to lmms_eval,"
-        " longbench or documents."
-    )
+    return LongBenchmark(cfg)
