@@ -12,9 +12,9 @@ from typing import Any
 
 from kvbench.commands import DONE, INTERRUPTED, REQUEUE, USER_ERROR
 from kvbench.errors import UserError
-from kvbench.masking import mask
-from kvbench.parsing import EXAMPLES, Parser
-from kvbench.preempt import Preempted
+from kvbench.planning.parsing import EXAMPLES, Parser
+from kvbench.running.preempt import Preempted
+from kvbench.support.masking import mask
 
 # What a disk, a terminal or the owner of a folder refuses; anything else is a fault of kvbench itself.
 REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO)
@@ -119,7 +119,7 @@ def _dispatch(arguments: list[str]) -> int:
         return DONE
     command, rest = arguments[0], arguments[1:]
     if command not in COMMANDS:
-        from kvbench.config import suggest
+        from kvbench.planning.config import suggest
 
         raise UserError(f"unknown command {command!r}: {suggest(command, COMMANDS)}")
     try:

@@ -13,7 +13,7 @@ from rich.table import Table
 from kvbench.errors import UserError
 from kvbench.store import earlier
 from kvbench.store.tally import Tally, tallies
-from kvbench.words import counted, duration
+from kvbench.support.words import counted, duration
 
 ACTIVE = 60.0  # a journal that grew this many seconds ago, or three answers' time, has a worker
 PLAIN, LIVE = 30.0, 2.0  # seconds between two looks: lines in a log, a table on a terminal

@@ -12,8 +12,9 @@ import sys
 
 import torch
 
-from kvbench import benchmarks, compose, engine, methods, models, plan
+from kvbench import benchmarks, engine, methods, models
 from kvbench.engine.attention import plain
+from kvbench.planning import compose, plan
 
 NAMES = ("docqa_mini", "textqa_mini", "chartqa_mini", "caption_mini", "describe_mini")
 

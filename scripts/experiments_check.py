@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from unittest import mock
 
-from kvbench import cli, compose, experiments, plan, sizes
+from kvbench import cli
 from kvbench.analysis import published
 from kvbench.analysis.results import Entry, entries
 from kvbench.analysis.tables import build
@@ -29,7 +29,8 @@ from kvbench.analysis.tables.show import parts
 from kvbench.errors import UserError
 from kvbench.observations import measure, stored
 from kvbench.paths import BUILT_IN
-from kvbench.words import counted
+from kvbench.planning import compose, experiments, plan, sizes
+from kvbench.support.words import counted
 
 SHORT = ["benchmark.max_new_tokens=4"]
 LIMITS = {"screenspot": 6}  # a sample of each platform and kind of element; two of the others

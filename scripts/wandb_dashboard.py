@@ -15,7 +15,7 @@ from pathlib import Path
 
 from kvbench.analysis.results import entries, rows
 from kvbench.errors import UserError
-from kvbench.tracking import metric_name
+from kvbench.running.tracking import metric_name
 
 
 def workspace(store: Path, entity: str, project: str):

@@ -121,7 +121,8 @@ def install(put: Callable[..., None] = setattr) -> None:
 
     ``put``: monkeypatch.setattr inside a test, so that later tests have the real ones again.
     """
-    from kvbench import provenance, run
+    from kvbench.identity import provenance
+    from kvbench.running import run
 
     # The checkout may change while tests run; the rest of the provenance stays as it is.
     put(provenance, "git_state", lambda folder: {"revision": "0" * 40, "dirty": False})

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kvbench import revisions
-from kvbench.config import benchmark_file
 from kvbench.errors import UserError
+from kvbench.identity import revisions
 from kvbench.methods import version
+from kvbench.planning.config import benchmark_file
 from kvbench.store import Cell, canonical, cells, group_folder, load_folder, pack_kept, write_cell
 from kvbench.store.journal import seal
 

@@ -9,7 +9,8 @@ import fakes
 import fakestore
 import pytest
 
-from kvbench import cli, compose
+from kvbench import cli
+from kvbench.planning import compose
 
 NAMED = [
     *(f"{key}={badlines.HUGE}" for key in ("seed", "shards", "limit", "budget", "retries")),

@@ -88,7 +88,8 @@ def test_every_table_names_known_methods_and_options():
 
 def test_a_table_of_drawn_questions_asks_those_of_the_experiment(tmp_path, monkeypatch):
     """ECOKV's table 10: 100 drawn at random, as conf/experiment/ecokv_table10.yaml has them."""
-    from kvbench import benchmarks, plan
+    from kvbench import benchmarks
+    from kvbench.planning import plan
 
     asked = []
     monkeypatch.setattr(benchmarks, "load", lambda cfg: asked.append(cfg))
@@ -113,7 +114,7 @@ def test_overhead_is_what_is_not_the_forward_pass(tmp_path, monkeypatch):
 
     import fakes
 
-    from kvbench import run
+    from kvbench.running import run
 
     class Network(torch.nn.Module):
         def forward(self):

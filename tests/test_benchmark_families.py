@@ -17,7 +17,7 @@ from kvbench.benchmarks import captions, micro, needs, subsets, video
 from kvbench.benchmarks.micro.drawing import lines, png
 from kvbench.cli import main
 from kvbench.errors import UserError
-from kvbench.parsing import resolved
+from kvbench.planning.parsing import resolved
 from kvbench.store import order, record_samples
 
 PICTURES = ("docvqa", "textvqa", "chartqa", "textcaps", "detailcaps", "ocrbench", "mmmu", "mp_docvqa")
@@ -368,7 +368,7 @@ def test_fetch_offline_is_one_sentence(capsys, monkeypatch):
 def test_videos_are_unpacked_flat(tmp_path):
     import zipfile
 
-    from kvbench.fetch import unpack
+    from kvbench.setup.fetch import unpack
 
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("deep/down/clip.mp4", b"1")

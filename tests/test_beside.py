@@ -17,17 +17,18 @@ import pytest
 from scipy import stats
 from test_table import put
 
-from kvbench import cli, experiments, plan, reference, report
+from kvbench import cli, reference, report
 from kvbench.analysis import published, tables
 from kvbench.analysis.results import Entry, entries
 from kvbench.analysis.tables import beside, beside_paper
 from kvbench.analysis.tables.sheet import PARTS
 from kvbench.benchmarks.base import Scores
 from kvbench.commands import table
-from kvbench.config import benchmark_file
 from kvbench.errors import UserError
 from kvbench.methods import registry
 from kvbench.methods.method import parse
+from kvbench.planning import experiments, plan
+from kvbench.planning.config import benchmark_file
 from kvbench.report.page import render
 
 MODEL = "llava_next_mistral_7b"

@@ -12,9 +12,10 @@ import pytest
 from PIL import Image
 from safetensors.numpy import save_file
 
-from kvbench import doctor, revisions
 from kvbench.embedded import digest, language, sets
 from kvbench.errors import UserError
+from kvbench.identity import revisions
+from kvbench.setup import doctor
 
 MODEL = {"name": "embedded", "adapter": "embedded", "weights": "shipped"}
 

@@ -155,7 +155,7 @@ def bound(claim):
 @pytest.mark.parametrize("command", sorted({c.command for c in LISTED if "gap" in c.measure}))
 def test_the_cells_that_a_claim_compares_are_planned(command):
     """By its experiment; what is at equal memory anyway is in experiment=claims."""
-    from kvbench import plan
+    from kvbench.planning import plan
 
     def planned(command, benchmark):
         jobs = plan.jobs([command.removeprefix("run "), f"benchmark={benchmark}"])
@@ -554,7 +554,8 @@ class TestMeasuring:
             measured.load(tmp_path)
 
     def test_nothing_missing_loads_no_model(self, tmp_path, monkeypatch):
-        from kvbench import parsing, run
+        from kvbench.planning import parsing
+        from kvbench.running import run
 
         of = {"model": [MODEL], "benchmark": [{**CONFIG, "name": name} for name in cells.QUESTIONS]}
         monkeypatch.setattr(parsing, "resolved", lambda words: of)

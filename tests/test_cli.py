@@ -110,8 +110,8 @@ def test_a_store_that_cannot_be_written(capsys, tmp_path):
 
 
 def test_missing_weights_are_one_sentence(capsys, tmp_path, monkeypatch):
-    from kvbench import run
     from kvbench.errors import UserError
+    from kvbench.running import run
 
     def missing(config):
         raise UserError("the weights are not here: run `make setup`.")
@@ -126,7 +126,7 @@ def test_missing_weights_are_one_sentence(capsys, tmp_path, monkeypatch):
 
 
 def test_a_bug_is_not_a_users_mistake(tmp_path, monkeypatch):
-    from kvbench import run
+    from kvbench.running import run
 
     def bug(config):
         raise KeyError("bug")
@@ -137,7 +137,7 @@ def test_a_bug_is_not_a_users_mistake(tmp_path, monkeypatch):
 
 
 def test_interrupt_says_how_to_go_on(capsys, tmp_path, monkeypatch):
-    from kvbench import run
+    from kvbench.running import run
 
     def interrupt(*arguments):
         raise KeyboardInterrupt

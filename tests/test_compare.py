@@ -14,11 +14,12 @@ import pytest
 from fakestore import benchmark_cfg, method_cfg
 from test_table import grid, put
 
-from kvbench import analysis, cli, experiments
+from kvbench import analysis, cli
 from kvbench.analysis import compare
 from kvbench.analysis.tables import beside_paper
 from kvbench.analysis.tables.latex import escape
 from kvbench.errors import UserError
+from kvbench.planning import experiments
 
 EVIL = "a_b & 50% #1 $x$ {y} \\z ~^ <b>|\"'` é 中"
 

@@ -219,7 +219,8 @@ def test_only_what_may_help_is_tried_again(tmp_path, monkeypatch):
     """Of three cells one fails for good and one once: the second try asks the second alone."""
     import fakes
 
-    from kvbench import provenance, run
+    from kvbench.identity import provenance
+    from kvbench.running import run
 
     asked = []
 
@@ -246,7 +247,7 @@ def test_only_what_may_help_is_tried_again(tmp_path, monkeypatch):
 def test_a_first_stage_that_fails_is_not_asked_for_a_second():
     from types import SimpleNamespace as Plain
 
-    from kvbench import staged
+    from kvbench.running import staged
 
     def ask(inputs, methods, **settings):
         return [

@@ -19,7 +19,7 @@ from kvbench.benchmarks import pictures
 from kvbench.benchmarks.parquet import known_rows, split_files
 from kvbench.benchmarks.usable import flaw
 from kvbench.errors import FileGone, Unanswerable, UserError
-from kvbench.tries import Tries
+from kvbench.running.tries import Tries
 
 
 @pytest.fixture(autouse=True)

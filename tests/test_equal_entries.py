@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_select_properties import case
 
-from kvbench import claims, methods, plan
+from kvbench import claims, methods
 from kvbench.claims import cells
 from kvbench.errors import UserError
 from kvbench.methods.base import scaled_counts
 from kvbench.methods.select import select
+from kvbench.planning import plan
 
 UNEVEN = [name for name in methods.names("capacity") if name != "uniform"]
 

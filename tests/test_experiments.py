@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kvbench import cli, compose, paths, plan, reference, sizes
+from kvbench import cli, paths, reference
 from kvbench.errors import UserError
+from kvbench.planning import compose, plan, sizes
 
 # Tables that no grid of answers gives: memory and time of synthetic inputs are measured by `kvbench bench`.
 MEASURED = {("ecokv", "5"), ("ecokv", "7")}

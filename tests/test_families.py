@@ -7,7 +7,7 @@ import torch
 from decoding import contents
 from PIL import Image
 
-from kvbench import config, methods, models, paths, plan
+from kvbench import methods, models, paths
 from kvbench.calibration.readings import page_readings
 from kvbench.engine import generate, prefill
 from kvbench.engine.attention import plain
@@ -17,6 +17,7 @@ from kvbench.errors import UserError
 from kvbench.methods import registry
 from kvbench.methods.select import kept_mask, to_sets
 from kvbench.models.content import Clip, parts
+from kvbench.planning import config, plan
 
 FAMILIES = {
     "qwen2_vl": {"adapter": "qwen2_vl"},

@@ -18,7 +18,7 @@ from pathlib import Path
 import fakes
 import pytest
 
-from kvbench import compose, plan
+from kvbench.planning import compose, plan
 
 GRID = ["run", "-m", "method=fullkv,snapkv,adakv+bacon", "budget=128,64", "method.window=16", "limit=12"]
 GRID += ["benchmark=fake_qa,fake_text", "store=runs"]
@@ -29,7 +29,7 @@ REQUEUE = 75
 @pytest.fixture(scope="module", autouse=True)
 def imported():
     """What every run needs, loaded and composed once before the forks."""
-    import kvbench.launch  # noqa: F401
+    import kvbench.running.launch  # noqa: F401
 
     with compose.session():
         plan.jobs([word for word in fakes.command(*GRID)[1:] if word != "-m"], multirun=True)
@@ -294,7 +294,7 @@ def test_the_data_set_vanishes_midway(runs, calm):
 
 def test_memory_runs_out_once(runs, calm):
     def short():
-        from kvbench import run
+        from kvbench.running import run
 
         usual, failed = run.generate, []
 

@@ -7,9 +7,10 @@ import shlex
 import fakes
 import pytest
 
-from kvbench import cli, compose, plan, specs, store
+from kvbench import cli, store
 from kvbench.analysis import published
 from kvbench.analysis.tables import fill
+from kvbench.planning import compose, plan, specs
 
 TOY = ["model=qwen2_vl_7b", "model.weights=random", "benchmark.data=micro"]
 

@@ -10,7 +10,7 @@ from PIL import Image
 from kvbench import benchmarks, cli, models, store
 from kvbench.benchmarks import fit
 from kvbench.errors import UserError
-from kvbench.parsing import resolved
+from kvbench.planning.parsing import resolved
 from kvbench.store.layout import folders
 
 TOY = ["model.weights=random", "model.size=toy", "model.dtype=float32", "benchmark.data=micro"]

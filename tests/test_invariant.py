@@ -8,7 +8,9 @@ import pytest
 import torch
 from decoding import prompt, small, tokens
 
-from kvbench import cli, provenance, run, store
+from kvbench import cli, store
+from kvbench.identity import provenance
+from kvbench.running import run
 
 NAMES = ["snapkv", "pyramidkv", "adakv", "snapkv+bacon", "adakv+ecokv", "snapkv+keydiff"]
 GRID = [(name, budget, 4) for budget in range(12, 76, 8) for name in NAMES]

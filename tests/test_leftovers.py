@@ -7,8 +7,10 @@ import json
 import fakes
 import pytest
 
-from kvbench import cli, compose, plan, retained, store
+from kvbench import cli, store
 from kvbench.errors import UserError
+from kvbench.planning import compose, plan
+from kvbench.running import retained
 
 
 @pytest.fixture
@@ -74,7 +76,7 @@ def test_cleaned_cells_leave_nothing(kvbench):
 @pytest.mark.parametrize("part", ["load_model", "load_benchmark"])
 @pytest.mark.parametrize("failure", [UserError("it is cut short"), RuntimeError("it is cut short")])
 def test_a_load_that_failed_leaves_nothing(kvbench, monkeypatch, tmp_path, part, failure):
-    from kvbench import run
+    from kvbench.running import run
 
     def broken(config):
         raise failure
@@ -93,7 +95,7 @@ def test_a_load_that_failed_leaves_nothing(kvbench, monkeypatch, tmp_path, part,
 
 
 def test_a_load_that_failed_adds_no_cell_to_a_store(kvbench, monkeypatch):
-    from kvbench import run
+    from kvbench.running import run
 
     words = ["run", "store=runs", "limit=2", "budget=64"]
     assert kvbench(*words, "method=fullkv") == 0

@@ -9,7 +9,8 @@ import fakes
 import pytest
 from hydra.core.config_store import ConfigStore
 
-from kvbench import provenance, store
+from kvbench import store
+from kvbench.identity import provenance
 from kvbench.methods import registry, version
 
 SOURCE = '''
@@ -120,7 +121,7 @@ def test_a_change_of_what_selects_changes_every_method(monkeypatch, tmp_path):
 
 @pytest.fixture
 def kvbench(monkeypatch, tmp_path):
-    from kvbench import run
+    from kvbench.running import run
 
     for name in ("load_model", "load_benchmark", "generate"):
         monkeypatch.setattr(run, name, getattr(fakes, name))
@@ -160,7 +161,7 @@ def test_a_changed_method_is_computed_anew_and_the_old_answers_stand_apart(kvben
 
 def kvbench_conf() -> None:
     """Hydra's groups of methods exist once a process: make those of the new score."""
-    from kvbench import compose
+    from kvbench.planning import compose
 
     compose.register()
 

@@ -11,7 +11,7 @@ from test_claims import probabilities
 from test_table import put
 
 import kvbench
-from kvbench import cli, retained, run
+from kvbench import cli
 from kvbench.analysis import figures
 from kvbench.analysis.figures import observed, overlay
 from kvbench.engine.generate import observe
@@ -19,6 +19,7 @@ from kvbench.engine.prefill import Prefill
 from kvbench.errors import UserError
 from kvbench.observations import BUDGET, LAST, QUANTILES, evidence, keys, measure, pages, stored
 from kvbench.observations.recent import METHODS, recent
+from kvbench.running import retained, run
 from kvbench.store import write_atomic
 
 LAYERS, HEADS, GROUP, FIRST, TILES, TEXT = 4, 2, 3, 3, 60, 20
@@ -286,7 +287,7 @@ class TestCommand:
 
     def test_agrees_with_the_claims(self, store):
         from kvbench.claims.measured import of_samples
-        from kvbench.parsing import resolved
+        from kvbench.planning.parsing import resolved
 
         configs = resolved(["model=embedded", "benchmark=docqa_mini"])
         adapter = run.load_model(configs["model"][0])
@@ -308,7 +309,7 @@ class TestCommand:
         assert row.replace("│", " ").split()[-3:] == ["5", "2", "3"]
 
     def test_another_definition_or_model_starts_anew(self, store, monkeypatch):
-        from kvbench import plan
+        from kvbench.planning import plan
 
         overrides = ["observe=true", *COMMAND[1:], f"store={store}"]
         (job,) = plan.jobs(overrides)

@@ -9,8 +9,9 @@ import pytest
 import yaml
 from fakes import command
 
-from kvbench import compose, config, paths, plan, specs
+from kvbench import paths
 from kvbench.errors import UserError
+from kvbench.planning import compose, config, plan, specs
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -318,7 +319,7 @@ def test_jobs_are_values():
 
 
 def test_other_weights_or_sets_are_other_cells(monkeypatch):
-    from kvbench import revisions
+    from kvbench.identity import revisions
 
     def digest() -> str:
         compose._cache.clear()

@@ -8,10 +8,12 @@ from types import SimpleNamespace
 import minidata
 import pytest
 
-from kvbench import benchmarks, plan, run, staged, store
+from kvbench import benchmarks, store
 from kvbench.benchmarks.base import Sample
 from kvbench.cli import main
 from kvbench.errors import UserError
+from kvbench.planning import plan
+from kvbench.running import run, staged
 
 QUESTION = {"textqa_mini": str.capitalize}  # what the task's own doc_to_text does to a question
 

@@ -18,11 +18,11 @@ from decoding import (
     tokens,
 )
 
-from kvbench import provenance
 from kvbench.engine import flash, generate, prefill, ragged
 from kvbench.engine.generate import observe
 from kvbench.engine.paths import Compact, Ragged, choose
 from kvbench.engine.ragged import RaggedCache, ragged_bytes, width_for
+from kvbench.identity import provenance
 from kvbench.methods import build
 from kvbench.methods.select import kept_mask, to_sets
 

@@ -11,10 +11,11 @@ from decimal import Decimal
 
 import pytest
 
-from kvbench import cli, compose, reference
-from kvbench.config import benchmark_file
+from kvbench import cli, reference
 from kvbench.methods import registry
 from kvbench.methods.method import parse
+from kvbench.planning import compose
+from kvbench.planning.config import benchmark_file
 from kvbench.reference import show
 
 FULL, CAPACITIES, SCORES = (

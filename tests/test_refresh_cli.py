@@ -15,9 +15,10 @@ import fakes
 import numpy
 import pytest
 
-from kvbench import compose, config, plan, store
+from kvbench import store
 from kvbench.analysis.results import settings
 from kvbench.errors import UserError
+from kvbench.planning import compose, config, plan
 from kvbench.store.trace import COLUMNS
 
 
@@ -39,7 +40,8 @@ def log(tmp_path, monkeypatch):
 
 @pytest.fixture
 def kvbench(log, monkeypatch):
-    from kvbench import provenance, run
+    from kvbench.identity import provenance
+    from kvbench.running import run
 
     for name in ("load_model", "load_benchmark", "generate"):
         monkeypatch.setattr(run, name, getattr(fakes, name))
@@ -188,7 +190,7 @@ def test_without_trace_nothing_is_recorded_and_trace_adds_only_what_lacks(kvbenc
 
 
 def test_a_trace_of_another_answer_is_refused(kvbench, tmp_path, monkeypatch, capsys):
-    from kvbench import run
+    from kvbench.running import run
 
     words = [*GRID, f"store={tmp_path}/s", "limit=1"]
     assert kvbench("run", *words) == 0
@@ -238,7 +240,7 @@ def test_killed_while_tracing_then_the_same_traces(tmp_path):
 
 
 def test_offload_reaches_the_policy_and_leaves_the_cell(kvbench, tmp_path, monkeypatch):
-    from kvbench import run
+    from kvbench.running import run
 
     seen = []
 

@@ -17,7 +17,8 @@ import minidata
 import pytest
 from fakestore import benchmark_cfg, method_cfg
 
-from kvbench import analysis, cli, report, retained
+from kvbench import analysis, cli, report
+from kvbench.running import retained
 from kvbench.store import write_atomic
 
 PAGE = Path(report.__file__).parent / "page"

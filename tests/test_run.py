@@ -44,7 +44,8 @@ def log(tmp_path, monkeypatch):
 
 @pytest.fixture
 def kvbench(log, monkeypatch):
-    from kvbench import provenance, run
+    from kvbench.identity import provenance
+    from kvbench.running import run
 
     for name in ("load_model", "load_benchmark", "generate"):
         monkeypatch.setattr(run, name, getattr(fakes, name))
@@ -83,7 +84,7 @@ def test_a_run_answers_everything_and_a_second_call_touches_no_model(kvbench, lo
 
 
 def test_files_are_stored_by_what_they_hold(kvbench, tmp_path, monkeypatch, capsys):
-    from kvbench import run
+    from kvbench.running import run
 
     built = []
     build = run.build_method
@@ -210,8 +211,8 @@ def test_fail_fast_stops_at_the_first_failure(kvbench, log, tmp_path, monkeypatc
 
 
 def test_what_every_sample_would_meet_ends_the_run(kvbench, tmp_path, monkeypatch, capsys):
-    from kvbench import run
     from kvbench.errors import SetupError
+    from kvbench.running import run
 
     def generate(*arguments, **settings):
         raise SetupError("no compiler: set decode.compile=false.")
@@ -232,7 +233,7 @@ def test_unreadable_images_are_an_error_of_their_sample(kvbench, tmp_path, monke
             samples[2].images = broken
             return samples
 
-    from kvbench import run
+    from kvbench.running import run
 
     monkeypatch.setattr(run, "load_benchmark", lambda config: Benchmark())
     assert kvbench("run", "method=fullkv", f"store={tmp_path}/s") == 1
@@ -352,7 +353,7 @@ def test_two_runs_of_one_job_do_not_write_together(kvbench, tmp_path, capsys):
 def test_compiling_is_asked_of_the_engine_and_continues_the_same_cells(
     kvbench, log, tmp_path, monkeypatch, capsys
 ):
-    from kvbench import run
+    from kvbench.running import run
 
     asked = []
 

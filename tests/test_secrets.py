@@ -11,8 +11,10 @@ import fakes
 import fakestore
 import pytest
 
-from kvbench import cli, compose, masking
+from kvbench import cli
 from kvbench.methods import registry
+from kvbench.planning import compose
+from kvbench.support import masking
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
 COMMANDS = [

@@ -8,10 +8,13 @@ import datasets
 import minidata
 import pytest
 
-from kvbench import benchmarks, doctor, fetch, models, plan, revisions
+from kvbench import benchmarks, models
 from kvbench.cli import main
 from kvbench.errors import UserError
-from kvbench.parsing import resolved
+from kvbench.identity import revisions
+from kvbench.planning import plan
+from kvbench.planning.parsing import resolved
+from kvbench.setup import doctor, fetch
 
 
 @pytest.fixture
@@ -137,7 +140,7 @@ def test_plan_says_what_unfinished_jobs_lack(hub, capsys):
 
 
 def test_a_sweep_says_what_later_jobs_lack_before_the_first(hub, tmp_path, capsys, monkeypatch):
-    from kvbench import launch
+    from kvbench.running import launch
 
     order = []
     monkeypatch.setattr(launch, "_say", lambda sentence: order.append(sentence))
@@ -167,7 +170,7 @@ def test_a_sweep_says_what_later_jobs_lack_before_the_first(hub, tmp_path, capsy
 def test_what_is_missing_leaves_no_trace_and_loads_nothing(
     hub, tmp_path, capsys, monkeypatch, words, sentence
 ):
-    from kvbench import run
+    from kvbench.running import run
 
     for name in ("load_model", "load_benchmark"):
         monkeypatch.setattr(run, name, lambda _: pytest.fail("loaded"))
@@ -231,8 +234,8 @@ def test_hub_data_that_task_code_cannot_use(hub, monkeypatch, error, sentence):
 
 @pytest.mark.parametrize(("need", "name"), [("video", "vatex"), ("lm_eval", "longbench_qasper")])
 def test_a_missing_reader_stops_a_run_before_its_first_sample(monkeypatch, need, name):
-    from kvbench import run
     from kvbench.benchmarks import needs
+    from kvbench.running import run
 
     monkeypatch.setitem(needs.CHECKS, need, lambda benchmark: f"{benchmark} needs {need}.")
     (cfg,) = resolved([f"benchmark={name}", "benchmark.data=micro"])["benchmark"]

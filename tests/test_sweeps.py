@@ -9,7 +9,8 @@ import types
 import fakes
 import pytest
 
-from kvbench import cli, progress, store
+from kvbench import cli, store
+from kvbench.running import progress
 
 GRID = ["-m", "method=fullkv,snapkv", "budget=64", "method.window=16", "benchmark=fake_qa,fake_text"]
 
@@ -43,7 +44,7 @@ def test_clean_asks(grid, monkeypatch, capsys, answer, deleted):
     asked = []
     monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr("builtins.input", lambda text: asked.append(text) or answer)
-    monkeypatch.setattr("kvbench.launch.run", lambda *_, **__: 0)
+    monkeypatch.setattr("kvbench.running.launch.run", lambda *_, **__: 0)
     assert fakes.kvbench("run", *grid, "method=snapkv", "--clean") == (0 if deleted else 1)
     assert asked == ["delete 12 answers of 2 cells? [y/N] "]
     left = len(store.load_responses("runs"))
@@ -86,7 +87,7 @@ def test_one_is_one(grid, capsys):
     ("cpu", r"on one worker \(cpu\), as earlier answers in this store took$"),
 ])  # fmt: skip
 def test_a_plan_tells_hours_by_device(grid, monkeypatch, capsys, device, words):
-    monkeypatch.setattr("kvbench.run._placement", lambda adapter: (device, "float32"))
+    monkeypatch.setattr("kvbench.running.run._placement", lambda adapter: (device, "float32"))
     monkeypatch.setenv("FAKE_SLEEP", "0.01")
     assert fakes.kvbench("run", *grid, "limit=2") == 0
     capsys.readouterr()

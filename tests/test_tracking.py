@@ -14,7 +14,7 @@ import fakes
 import pytest
 from PIL import Image
 
-from kvbench import tracking
+from kvbench.running import tracking
 from kvbench.store import load_responses
 
 RUN = ("run", "-m", "method=fullkv,snapkv", "budget=64", "tracking=wandb")

@@ -14,10 +14,10 @@ from kvbench.analysis.bootstrap import Estimate, labels
 from kvbench.analysis.resampling import FEWEST, Linear, linearised
 from kvbench.analysis.results import Entry, mean
 from kvbench.analysis.scoring import benchmark_config
-from kvbench.config import benchmark_file
 from kvbench.errors import UserError
 from kvbench.methods import registry
 from kvbench.methods.method import parse
+from kvbench.planning.config import benchmark_file
 from kvbench.reference import sizes
 from kvbench.store import Cell
 

@@ -24,8 +24,8 @@ from kvbench.analysis.results import results_csv
 from kvbench.benchmarks import fidelity, fit
 from kvbench.benchmarks.base import Benchmark, Scores, listed
 from kvbench.benchmarks.captions import java
-from kvbench.config import benchmark_file
 from kvbench.errors import UserError, first_line
+from kvbench.planning.config import benchmark_file
 from kvbench.store import (
     Cell,
     Responses,
@@ -39,7 +39,7 @@ from kvbench.store.files import storage_error
 from kvbench.store.journal import uncollected
 from kvbench.store.layout import journals
 from kvbench.store.responses import kept_overall
-from kvbench.words import counted
+from kvbench.support.words import counted
 
 LARGE = 1 << 29  # bytes of journals; below, starting processes takes longer than it saves
 WORKERS = 2  # each holds the records of one folder
@@ -187,7 +187,8 @@ def _scores(
     reference: _Given | None,
 ) -> dict[str, Scores]:
     """Scores by digest of the cells that have none yet."""
-    from kvbench import benchmarks, revisions
+    from kvbench import benchmarks
+    from kvbench.identity import revisions
 
     now = revisions.data(str(cfg.get("data")))
     if now is not None and cfg.get("revision") not in (None, now):

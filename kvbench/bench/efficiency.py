@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvbench.bench import report, workload
-from kvbench.config import suggest
 from kvbench.errors import UserError
-from kvbench.parsing import Parser
+from kvbench.planning.config import suggest
+from kvbench.planning.parsing import Parser
 
 _ECOKV = [c + s for c in ("snapkv", "pyramidkv") for s in ("", "+mixkv", "+ecokv")]
 _BACON = [c + s for c in ("snapkv", "sparsemm", "pyramidkv", "adakv") for s in ("", "+mixkv", "+bacon")]

@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
-from kvbench import run as generation
 from kvbench.bench import report
 from kvbench.errors import UserError
-from kvbench.parsing import Parser
+from kvbench.planning.parsing import Parser
+from kvbench.running import run as generation
 
 GRIDS = {
     "fullkv": ["method=fullkv"],
@@ -34,7 +34,7 @@ def rows(
     model: str, benchmark: str, limit: int, grids: dict[str, list[str]] | None = None
 ) -> list[dict[str, Any]]:
     """One row per set of cells: seconds in all, of the model, and the overhead relative to the model."""
-    from kvbench import compose, plan
+    from kvbench.planning import compose, plan
 
     measured = []
     for name, overrides in (GRIDS if grids is None else grids).items():

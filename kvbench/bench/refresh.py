@@ -18,7 +18,7 @@ from typing import Any
 
 from kvbench.bench import report
 from kvbench.errors import UserError
-from kvbench.parsing import Parser
+from kvbench.planning.parsing import Parser
 
 POLICIES: tuple[dict[str, Any], ...] = (
     {"name": "none"},

@@ -38,7 +38,7 @@ def machine(device: str = "cpu") -> dict[str, Any]:
     """What a time depends on besides the code: processor or GPU, threads, versions."""
     import torch
 
-    from kvbench.provenance import versions
+    from kvbench.identity.provenance import versions
 
     on_gpu = device.startswith("cuda")
     return {

@@ -17,7 +17,7 @@ from typing import Any
 
 from kvbench.bench import report, workload
 from kvbench.errors import UserError
-from kvbench.parsing import Parser
+from kvbench.planning.parsing import Parser
 
 
 def captions(benchmark: Any, cells: int, samples: int, seed: int = 0) -> dict[str, dict[int, str]]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from kvbench.bench import report, workload
 from kvbench.errors import UserError
-from kvbench.parsing import Parser
+from kvbench.planning.parsing import Parser
 
 
 def rows(

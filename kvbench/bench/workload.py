@@ -18,7 +18,7 @@ def config(group: str, name: str, settings: Sequence[str] = ()) -> dict[str, Any
 
     settings: KEY=VALUE over its defaults, as weights=random.
     """
-    from kvbench import compose
+    from kvbench.planning import compose
 
     for setting in settings:
         if "=" not in setting:

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kvbench import revisions
 from kvbench.benchmarks import pictures, subsets, video, wording
 from kvbench.benchmarks.parquet import known_rows, split_files
 from kvbench.benchmarks.repairs import repair
 from kvbench.benchmarks.usable import check_columns, check_schema, require_hub_data, unusable
 from kvbench.errors import UserError
+from kvbench.identity import revisions
 from kvbench.paths import cache_dir, is_folder
 
 OWN_TASKS = Path(__file__).parent / "tasks"

@@ -145,8 +145,8 @@ def package_set() -> Path:
     """Parquet file of the questions about the shipped texts, written once a content."""
     import datasets
 
-    from kvbench import revisions
     from kvbench.benchmarks.micro.texts import asked
+    from kvbench.identity import revisions
 
     path = cache_dir() / "longbench-mini" / f"{revisions.data('package')}.parquet"
     if not path.is_file():

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kvbench import hub
 from kvbench.errors import Unanswerable, UserError, first_line
+from kvbench.support import hub
 
 
 def flaw(what: str, doc: Mapping[str, Any], columns: Iterable[str]) -> str:

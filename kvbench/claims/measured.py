@@ -62,14 +62,14 @@ def measure(store: Path, limit: int | None = None, say: Callable[[str], None] = 
 
     limit: samples a benchmark, as in ``kvbench run``. Raises UserError when the store cannot be written.
     """
-    from kvbench.parsing import resolved
+    from kvbench.planning.parsing import resolved
 
     configs = resolved([f"model={MODEL}", f"benchmark={','.join(QUESTIONS)}"])
     (model,) = configs["model"]
     todo = [(config, missing(store, config, model, limit)) for config in configs["benchmark"]]
     if not any(indices for _, indices in todo):
         return
-    from kvbench.run import load_model
+    from kvbench.running.run import load_model
 
     adapter = load_model(model)
     for config, indices in todo:

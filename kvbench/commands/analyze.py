@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from kvbench.commands.score import scored
 from kvbench.errors import UserError
-from kvbench.parsing import store_parser, store_settings, whole
+from kvbench.planning.parsing import store_parser, store_settings, whole
 
 if TYPE_CHECKING:
     from kvbench.analysis.decision import Splits
@@ -31,7 +31,7 @@ EPILOG = """keys:
 
 
 def main(arguments: list[str]) -> int:
-    from kvbench.config import suggest
+    from kvbench.planning.config import suggest
 
     parser = store_parser(
         "analyze", "Fidelity, drift, thresholds and costs of refresh policies: `analyze drift STORE`."

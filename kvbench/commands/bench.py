@@ -7,7 +7,7 @@ from importlib import import_module
 
 from kvbench.commands import DONE, USER_ERROR
 from kvbench.errors import UserError
-from kvbench.parsing import Parser
+from kvbench.planning.parsing import Parser
 
 # NAME: (module with main(arguments), what it measures)
 BENCHES = {
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
         parser.known([name])
         return DONE
     if name not in BENCHES:
-        from kvbench.config import suggest
+        from kvbench.planning.config import suggest
 
         raise UserError(f"there is no measurement {name!r}: {suggest(name, BENCHES)}")
     module, _ = BENCHES[name]

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from kvbench.commands import DONE
 from kvbench.errors import UserError
-from kvbench.parsing import Parser
+from kvbench.planning.parsing import Parser
 
 
 def main(arguments: list[str]) -> int:
-    from kvbench.config import suggest
+    from kvbench.planning.config import suggest
 
     parser = Parser(
         prog="kvbench calibrate",
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
         raise UserError(f"kvbench calibrate cannot make {given!r}: {suggest(given, ['heads'])}")
     if options.pictures < 1:
         raise UserError(f"--pictures must be at least 1, not {options.pictures}.")
-    from kvbench import launch
+    from kvbench.running import launch
 
     launch.calibrate(options.overrides[1:], options.pictures, options.out, options.data)
     return DONE

@@ -9,7 +9,7 @@ from pathlib import Path
 from kvbench.commands import DONE, INCOMPLETE
 from kvbench.commands.score import scored
 from kvbench.errors import UserError
-from kvbench.parsing import store_parser, store_settings, whole
+from kvbench.planning.parsing import store_parser, store_settings, whole
 
 USUAL = {"store": "runs/claims", "limit": "", "measure": "true"}
 EPILOG = """keys:

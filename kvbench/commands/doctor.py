@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from kvbench.commands import DONE, INCOMPLETE
-from kvbench.parsing import Parser, resolved
+from kvbench.planning.parsing import Parser, resolved
 
 
 def main(arguments: list[str]) -> int:
@@ -21,7 +21,7 @@ def main(arguments: list[str]) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from kvbench import doctor
+    from kvbench.setup import doctor
 
     chosen = resolved(options.overrides)
     found = [finding for cfg in chosen["model"] for finding in doctor.model(cfg, thorough=True)]

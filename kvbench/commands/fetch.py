@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvbench.commands import DONE
 from kvbench.errors import UserError
-from kvbench.parsing import Parser, resolved
+from kvbench.planning.parsing import Parser, resolved
 
 
 def main(arguments: list[str]) -> int:
@@ -16,7 +16,7 @@ def main(arguments: list[str]) -> int:
     overrides = parser.known(arguments).overrides
     if not any(word.startswith(("model=", "benchmark=")) for word in overrides):
         raise UserError("name what to fetch, model=NAME or benchmark=NAME; `kvbench doctor` lists it all.")
-    from kvbench import fetch
+    from kvbench.setup import fetch
 
     chosen = resolved(overrides, every=False)
     for kind in ("benchmark", "model"):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from kvbench.commands import DONE
 from kvbench.commands.score import scored
-from kvbench.parsing import store_parser, store_settings
-from kvbench.words import counted
+from kvbench.planning.parsing import store_parser, store_settings
+from kvbench.support.words import counted
 
 
 def main(arguments: list[str]) -> int:

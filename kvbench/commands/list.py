@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from kvbench.commands import DONE
 from kvbench.errors import UserError
-from kvbench.parsing import Parser
+from kvbench.planning.parsing import Parser
 
 
 def main(arguments: list[str]) -> int:
-    from kvbench.config import suggest
+    from kvbench.planning.config import suggest
 
     kinds = ("methods", "refresh", "models", "benchmarks", "experiments")
     parser = Parser(prog="kvbench list", description="What can be named in a command.")
@@ -16,7 +16,7 @@ def main(arguments: list[str]) -> int:
         "kind", nargs="*", metavar="KIND", help=f"{', '.join(kinds)}; all of them when left out"
     )
     chosen = parser.known(arguments).kind or kinds
-    from kvbench import overview
+    from kvbench.commands import overview
 
     for kind in chosen:
         if kind not in kinds:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from kvbench.errors import UserError
-from kvbench.parsing import Parser
+from kvbench.planning.parsing import Parser
 
 EPILOG = """keys, each KEY=VALUE; model and benchmark may be lists A,B,C:
   model, benchmark, limit, store and what `kvbench run` takes of them, as in model.dtype=float16
@@ -26,7 +26,8 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="which prompts, and where to store")
     overrides = parser.known(arguments).overrides
-    from kvbench import axes, launch
+    from kvbench.planning import axes
+    from kvbench.running import launch
 
     for word in overrides:
         key = word.partition("=")[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvbench.commands import DONE
-from kvbench.parsing import sweep_parser
+from kvbench.planning.parsing import sweep_parser
 
 
 def main(arguments: list[str]) -> int:
@@ -12,7 +12,7 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--cells", action="store_true", help="list every cell with its digest")
     options = parser.known(arguments)
-    from kvbench import overview
+    from kvbench.commands import overview
 
     overview.print_plan(options.overrides, options.multirun, options.cells)
     return DONE

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kvbench.commands import DONE
 from kvbench.errors import UserError
-from kvbench.parsing import store_parser, store_settings
+from kvbench.planning.parsing import store_parser, store_settings
 
 
 def main(arguments: list[str]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvbench.commands import DONE
 from kvbench.errors import UserError
-from kvbench.parsing import Parser
+from kvbench.planning.parsing import Parser
 
 
 def main(arguments: list[str]) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kvbench.commands.score import exit_code, warned
 from kvbench.errors import UserError
-from kvbench.parsing import Parser
+from kvbench.planning.parsing import Parser
 
 
 def main(arguments: list[str]) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kvbench.commands import DONE
 from kvbench.errors import UserError
-from kvbench.parsing import store_parser, store_settings
+from kvbench.planning.parsing import store_parser, store_settings
 
 
 def main(arguments: list[str]) -> int:
@@ -20,7 +20,7 @@ def main(arguments: list[str]) -> int:
     settings = store_settings(options.settings, {"store": "runs/default"})
     if options.samples < 1:
         raise UserError(f"--samples must be at least 1, not {options.samples}.")
-    from kvbench import retained
+    from kvbench.running import retained
 
     done = retained.compute(
         Path(settings["store"]), options.samples, options.device, lambda line: print(line, file=sys.stderr)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvbench.commands import INCOMPLETE
-from kvbench.parsing import sweep_parser
+from kvbench.planning.parsing import sweep_parser
 
 
 def main(arguments: list[str]) -> int:
@@ -20,7 +20,7 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--yes", action="store_true", help="do not ask")
     options = parser.known(arguments)
-    from kvbench import launch
+    from kvbench.running import launch
 
     cleaning = options.clean or options.clean_earlier
     chosen = (options.overrides, options.multirun, options.yes)

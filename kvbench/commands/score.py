@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from kvbench.commands import DONE, INCOMPLETE
-from kvbench.parsing import store_parser, store_settings
+from kvbench.planning.parsing import store_parser, store_settings
 
 
 def warned(store: Path) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kvbench.commands import DONE, INCOMPLETE
-from kvbench.parsing import store_parser, store_settings
+from kvbench.planning.parsing import store_parser, store_settings
 
 
 def main(arguments: list[str]) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kvbench.commands.score import scored
 from kvbench.errors import UserError
-from kvbench.parsing import Parser, store_settings
+from kvbench.planning.parsing import Parser, store_settings
 
 DESCRIPTION = """Print a store's table: methods down, benchmarks and budgets across.
 
@@ -76,7 +76,7 @@ def _experiment(words: list[str]):
     bare = next((word for word in words if "=" not in word), None)
     if bare is None or "/" in bare:
         return None, words
-    from kvbench import experiments
+    from kvbench.planning import experiments
 
     try:
         return experiments.find(bare), [word for word in words if word != bare]

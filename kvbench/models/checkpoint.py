@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from kvbench import hub, memory
+from kvbench import memory
 from kvbench.errors import UserError, first_line
 from kvbench.paths import is_folder
+from kvbench.support import hub
 
 
 def locate(weights: str, revision: str | None) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 
 from kvbench.errors import UserError
 from kvbench.observations import FOLDER, stored
-from kvbench.plan import Job
-from kvbench.progress import Progress
+from kvbench.planning.plan import Job
+from kvbench.running.progress import Progress
 from kvbench.store import group_folder
-from kvbench.words import counted
+from kvbench.support.words import counted
 
 VERSION = 2  # raise when the meaning of a quantity changes: all are then measured again
 UNKNOWN = "which tokens hold the answer is not known, so there is nothing to say about evidence"
@@ -60,7 +60,7 @@ def observe(jobs: list[Job], say: Callable[[str], None] = print) -> None:
 
 
 def _observe(job: Job, say: Callable[[str], None]) -> None:
-    from kvbench import run
+    from kvbench.running import run
 
     model, name = _names(job)
     if job.limit is None or missing(job, job.limit):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 
 from kvbench.observations import measure
-from kvbench.plan import Job
+from kvbench.planning.plan import Job
 
 
 def table(jobs: list[Job]) -> Table:

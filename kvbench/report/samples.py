@@ -10,11 +10,11 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from kvbench import retained
 from kvbench.analysis.results import Entry
 from kvbench.analysis.scoring import benchmark_config
 from kvbench.errors import UserError
 from kvbench.report import Options
+from kvbench.running import retained
 from kvbench.store import load_folder
 
 QUALITY = 70  # of the pictures' JPEG

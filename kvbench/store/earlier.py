@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from kvbench.store import clean, layout
-from kvbench.words import counted
+from kvbench.support.words import counted
 
 
 def notice(cells: Iterable[layout.Cell]) -> str | None:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from kvbench import masking
 from kvbench.errors import UserError
 from kvbench.store import journal, layout
 from kvbench.store.files import canonical, pretty, pretty_rows, write_atomic
 from kvbench.store.lock import locked
+from kvbench.support import masking
 
 if TYPE_CHECKING:
     import pandas

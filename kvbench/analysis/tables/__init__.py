@@ -27,7 +27,7 @@ from kvbench.checks import suggest
 from kvbench.errors import UserError
 
 if TYPE_CHECKING:
-    from kvbench.experiments import Experiment
+    from kvbench.planning.experiments import Experiment
 
 __all__ = ["Choice", "Table", "beside_paper", "build", "table"]
 
@@ -71,8 +71,8 @@ def beside_paper(store: Path, experiment: Experiment, format: str = "text", widt
 
 def published(found: Sequence[Entry], store: Path) -> list[tuple[str, str]]:
     """(what it is, HTML) of every table of the papers that a store has a value of, the fullest first."""
-    from kvbench import experiments
     from kvbench.analysis.tables import beside, sheet
+    from kvbench.planning import experiments
 
     models = {entry.cell.model for entry in found}
     result = []

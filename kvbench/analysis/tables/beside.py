@@ -20,9 +20,9 @@ from kvbench.analysis.tables import fill, rounding
 from kvbench.analysis.tables.footer import broken, old, realised, samples
 from kvbench.analysis.tables.shape import HOLE, Column
 from kvbench.analysis.tables.sheet import Head, Quad, Sheet
-from kvbench.config import benchmark_file
 from kvbench.errors import UserError
-from kvbench.experiments import Experiment
+from kvbench.planning.config import benchmark_file
+from kvbench.planning.experiments import Experiment
 from kvbench.reference import sizes
 
 LEGEND = (

@@ -9,13 +9,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kvbench import config, plan, specs
 from kvbench.analysis.results import Entry
 from kvbench.analysis.tables.shape import Table, is_full
-from kvbench.contents import PREFIX
 from kvbench.errors import UserError
 from kvbench.paths import BUILT_IN, is_folder
+from kvbench.planning import config, plan, specs
 from kvbench.store import Cell
+from kvbench.support.contents import PREFIX
 
 # Revisions of data or weights that are no hub's are worked out, and so is a prompt's wording.
 _SOURCE = {"model": "weights", "benchmark": "data"}

@@ -11,7 +11,7 @@ from kvbench.analysis.results import Entry
 from kvbench.analysis.tables import fill, rounding
 from kvbench.analysis.tables.shape import HOLE, Table
 from kvbench.store import earlier, every_cell
-from kvbench.words import counted
+from kvbench.support.words import counted
 
 HIGH = 0.95  # of the maximum: above, few samples differ
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kvbench import masking
 from kvbench.report import Options
+from kvbench.support import masking
 
 HERE = Path(__file__).parent
 

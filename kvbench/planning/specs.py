@@ -6,11 +6,11 @@ import dataclasses
 import itertools
 from typing import Any
 
-from kvbench import compose, config
-from kvbench.axes import JOB_AXES
-from kvbench.axes import values as axis_values
 from kvbench.errors import UserError
 from kvbench.methods import registry
+from kvbench.planning import compose, config
+from kvbench.planning.axes import JOB_AXES
+from kvbench.planning.axes import values as axis_values
 
 # Composed methods and refreshes of this process: composing one takes tens of milliseconds, and a grid has
 # few of them in many cells.

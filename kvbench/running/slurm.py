@@ -21,7 +21,7 @@ from hydra.plugins.launcher import Launcher
 from omegaconf import OmegaConf
 
 from kvbench.errors import UserError
-from kvbench.words import counted
+from kvbench.support.words import counted
 
 POLL = 5.0  # seconds between two looks at the queue
 
@@ -34,7 +34,7 @@ class Work:
     command: list[str]
 
     def __call__(self, overrides: list[str]) -> str:
-        from kvbench import launch
+        from kvbench.running import launch
 
         return launch.work(overrides, self.shared, self.command).sentence()
 
@@ -53,8 +53,8 @@ class SlurmLauncher(Launcher):
         self.command = list(task_function.keywords["command"])
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> list[JobReturn]:
-        from kvbench import plan
-        from kvbench import run as generation
+        from kvbench.planning import plan
+        from kvbench.running import run as generation
 
         settings = OmegaConf.to_container(self.config.launcher, resolve=True)
         shared = list(self.config.hydra.overrides.hydra)

@@ -15,10 +15,12 @@ from typing import Any
 
 from hydra.types import RunMode
 
-from kvbench import axes, compose, config, methods, revisions, specs, store
-from kvbench.contents import own_head_scores
+from kvbench import methods, store
 from kvbench.errors import UserError
+from kvbench.identity import revisions
 from kvbench.methods import version
+from kvbench.planning import axes, compose, config, specs
+from kvbench.support.contents import own_head_scores
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from kvbench import paths
-from kvbench.config import RunConfig, suggest
 from kvbench.errors import UserError
 from kvbench.methods import registry
+from kvbench.planning.config import RunConfig, suggest
 
 # Fields that take more than one word or number.
 _FORMS = {
@@ -43,7 +43,8 @@ def register() -> None:
     ``capacity/``, ``score/`` and ``refresh/`` come from the registry with their dataclass defaults.  Each
     method file of conf/method/ that has a score also exists as NAME+SCORE for every score.
     """
-    from kvbench import revisions, sweeper
+    from kvbench.identity import revisions
+    from kvbench.running import sweeper
 
     revisions.register()
     sweeper.register()

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvbench import doctor, memory, provenance, store
+from kvbench import memory, store
 from kvbench.errors import UserError
-from kvbench.plan import Job
-from kvbench.progress import Progress
-from kvbench.tries import Tries, prefetched
-from kvbench.words import counted
+from kvbench.identity import provenance
+from kvbench.planning.plan import Job
+from kvbench.running.progress import Progress
+from kvbench.running.tries import Tries, prefetched
+from kvbench.setup import doctor
+from kvbench.support.words import counted
 
 # The engine's settings under which no branch shares a step, nor a cache's shape, with another.
 ONE_BY_ONE = {"max_branch_bytes": 0, "cache": "compact"}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from kvbench.words import counted, duration
+from kvbench.support.words import counted, duration
 
 INTERVAL = 30.0  # seconds between plain lines
 

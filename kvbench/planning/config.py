@@ -10,13 +10,13 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from kvbench import shapes
 from kvbench.benchmarks import fit
 from kvbench.checks import check_budget, check_whole, suggest
-from kvbench.contents import by_content
 from kvbench.errors import UserError
 from kvbench.paths import conf_dir
+from kvbench.planning import shapes
 from kvbench.store.files import canonical
+from kvbench.support.contents import by_content
 
 
 def _field(kind: str, **kwargs: Any) -> Any:

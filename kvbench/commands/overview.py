@@ -11,12 +11,14 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from kvbench import compose, doctor, paths, plan, sizes, store
+from kvbench import paths, store
 from kvbench.benchmarks.loading import known_size
 from kvbench.errors import UserError
 from kvbench.methods import registry
+from kvbench.planning import compose, plan, sizes
+from kvbench.setup import doctor
 from kvbench.store import earlier
-from kvbench.words import duration
+from kvbench.support.words import duration
 
 
 def _console() -> Console:

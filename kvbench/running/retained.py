@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from kvbench import store
-from kvbench.contents import named
 from kvbench.errors import UserError
 from kvbench.store.files import pretty
+from kvbench.support.contents import named
 
 
 def file_of(folder: Path, index: int) -> Path:
@@ -81,8 +81,9 @@ def _group(
     device: str,
     say: Callable[[str], None],
 ) -> int:
-    from kvbench import revisions, run
     from kvbench.analysis.scoring import benchmark_config
+    from kvbench.identity import revisions
+    from kvbench.running import run
 
     model, data = head.config["model"], head.config["benchmark"]
     now = {"data": revisions.data(data.get("data") or "")}
@@ -139,10 +140,10 @@ def _shares(
     """Digest -> shares in base64. Raises UserError when the counts are not those of the stored answers."""
     import torch
 
-    from kvbench import run
     from kvbench.engine.generate import observe
     from kvbench.engine.prefill import EXTRAS, prefill
     from kvbench.methods.select import kept_mask
+    from kvbench.running import run
 
     methods = [run.build_method(cell.config["method"], cell.budget) for cell in cells]
     extras = frozenset().union(*(method.extras for method in methods)) & EXTRAS

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvbench import hub, paths
+from kvbench import paths
 from kvbench.benchmarks import needs
 from kvbench.errors import UserError
+from kvbench.support import hub
 
 
 @dataclass(frozen=True)

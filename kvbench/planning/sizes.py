@@ -13,11 +13,11 @@ from typing import Any
 import yaml
 
 from kvbench import methods
-from kvbench.axes import JOB_AXES
 from kvbench.methods import registry
 from kvbench.paths import conf_dir
-from kvbench.plan import excluded
-from kvbench.specs import option_paths
+from kvbench.planning.axes import JOB_AXES
+from kvbench.planning.plan import excluded
+from kvbench.planning.specs import option_paths
 
 
 def profiles(name: str) -> list[str]:

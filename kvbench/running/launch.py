@@ -10,11 +10,15 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 
-from kvbench import axes, compose, doctor, masking, plan, preempt, store, tracking
-from kvbench import run as generation
+from kvbench import store
 from kvbench.errors import UserError
+from kvbench.planning import axes, compose, plan
+from kvbench.running import preempt, tracking
+from kvbench.running import run as generation
+from kvbench.setup import doctor
 from kvbench.store.files import storage_error
-from kvbench.words import counted
+from kvbench.support import masking
+from kvbench.support.words import counted
 
 
 def run(overrides: list[str], multirun: bool, command: list[str]) -> int:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from kvbench import paths
-from kvbench.contents import sha256
 from kvbench.errors import UserError
+from kvbench.support.contents import sha256
 
 BLOCK, BLOCKS = 1 << 12, 64  # bytes that count of a large file, and in how many places
 
@@ -22,7 +22,9 @@ def weights(folder: str) -> str:
     the language model below them.
     """
     root = (
-        Path(__file__).parent / "embedded" / "weights" if folder == "shipped" else Path(folder).expanduser()
+        Path(__file__).parents[1] / "embedded" / "weights"
+        if folder == "shipped"
+        else Path(folder).expanduser()
     )
     total = hashlib.sha256()
     for path in sorted(
@@ -99,7 +101,7 @@ def data(name: str) -> str | None:
 
         return micro.version()
     if name == "package":
-        root = Path(__file__).parent / "benchmarks" / "documents"
+        root = Path(__file__).parents[1] / "benchmarks" / "documents"
         total = hashlib.sha256()
         for path in sorted([*root.glob("*.json"), *root.glob("texts/*.txt")]):
             total.update(path.name.encode("utf-8"))

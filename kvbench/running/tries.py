@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvbench import masking, memory, staged, store
+from kvbench import memory, store
 from kvbench.errors import SetupError, Unanswerable, UserError, without_frames
-from kvbench.plan import Job
+from kvbench.planning.plan import Job
+from kvbench.running import staged
+from kvbench.support import masking
 
 
 class DataGone(Exception):

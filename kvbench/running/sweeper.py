@@ -3,7 +3,7 @@
 Values of ``model``, ``benchmark``, ``prompt``, ``seed`` and ``shard`` become one Hydra job each.
 ``method``, ``budget`` and every ``method.OPTION`` are axes of the cells *inside* a job, which share the
 prefill of each sample: they travel as strings in the config field ``axes`` and are expanded by
-``kvbench.plan``.
+``kvbench.planning.plan``.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-from kvbench import axes
-from kvbench.slurm import SlurmLauncher
+from kvbench.planning import axes
+from kvbench.running.slurm import SlurmLauncher
 
 
 class CellSweeper(Sweeper):

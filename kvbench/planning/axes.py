@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from kvbench import compose
 from kvbench.errors import UserError
+from kvbench.planning import compose
 
 JOB_AXES = ("model", "benchmark", "prompt", "seed", "shard")
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from kvbench import masking
 from kvbench.checks import check_whole
 from kvbench.errors import UserError
+from kvbench.support import masking
 
 WHOLE, TEXT, TEXTS, FLAG = "whole", "text", "texts", "flag"
 

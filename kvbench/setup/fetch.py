@@ -10,7 +10,7 @@ from typing import Any
 
 from kvbench import paths
 from kvbench.errors import UserError
-from kvbench.words import counted
+from kvbench.support.words import counted
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
 

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from kvbench import masking
+from kvbench.support import masking
 
 PACKAGES = ("kvbench", "torch", "transformers", "lmms_eval")
 WHERE_INSTALLED = ("flash_attn",)  # named only there: it rounds 16-bit sums in its own order

@@ -19,10 +19,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kvbench import masking, store
+from kvbench import store
 from kvbench.errors import UserError
-from kvbench.plan import Job
+from kvbench.planning.plan import Job
 from kvbench.store.files import pretty
+from kvbench.support import masking
 
 NAMES = ("none", "wandb")
 MODES = ("online", "offline", "disabled")
@@ -41,7 +42,7 @@ class Tracker:
             self._try(self._start)
 
     def finish(self, outcome: Any) -> None:
-        """``outcome``: of ``kvbench.run.run_job``; None after an error."""
+        """``outcome``: of ``kvbench.running.run.run_job``; None after an error."""
         run, self.run = self.run, None
         if run is None:
             return
@@ -133,7 +134,7 @@ class Tracker:
 
     def _samples(self, wandb: Any) -> Any:
         """Question, picture and every cell's answer of the first samples."""
-        from kvbench import run
+        from kvbench.running import run
 
         answers = store.load_folder(self.job.folder).answers
         labels = [f"{cell.method} {cell.budget or ''}".strip() for cell in self.job.cells]

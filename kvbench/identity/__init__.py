@@ -1,0 +1,1 @@
+"""What stands behind a name, and what made an answer: digests, revisions, provenance."""

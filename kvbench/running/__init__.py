@@ -1,0 +1,1 @@
+"""From jobs to stored answers: loading, asking, tries, launchers, Slurm, tracking."""
