@@ -8,6 +8,8 @@ from typing import Any
 
 from kvbench.errors import UserError
 
+DTYPES = ("bfloat16", "float16", "float32")
+
 
 def suggest(name: str, choices: Iterable[str]) -> str:
     """The part of an error sentence that names the fix: the nearest names, or all when none is near."""

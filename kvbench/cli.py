@@ -119,7 +119,7 @@ def _dispatch(arguments: list[str]) -> int:
         return DONE
     command, rest = arguments[0], arguments[1:]
     if command not in COMMANDS:
-        from kvbench.planning.config import suggest
+        from kvbench.checks import suggest
 
         raise UserError(f"unknown command {command!r}: {suggest(command, COMMANDS)}")
     try:

@@ -27,7 +27,7 @@ from kvbench.analysis.tables import build
 from kvbench.analysis.tables.shape import HOLE
 from kvbench.analysis.tables.show import parts
 from kvbench.errors import UserError
-from kvbench.observations import measure, stored
+from kvbench.observations import stored
 from kvbench.paths import BUILT_IN
 from kvbench.planning import compose, experiments, plan, sizes
 from kvbench.support.words import counted
@@ -110,9 +110,9 @@ def heads(models: set[str], folder: Path) -> Path:
 def observed(jobs: list[plan.Job], store: Path) -> str:
     """Raises Incomplete where a prompt has no values, or one of them is no number."""
     for job in jobs:
-        if measure.missing(job, job.limit):
-            raise Incomplete(f"{job.title}: {measure.missing(job, job.limit)} prompts are not observed")
-        for sample in stored.in_order(stored.read(measure.path(job))):
+        if stored.missing(job, job.limit):
+            raise Incomplete(f"{job.title}: {stored.missing(job, job.limit)} prompts are not observed")
+        for sample in stored.in_order(stored.read(stored.path(job))):
             if empty := [key for key, value in sample.items() if value is None or value == []]:
                 raise Incomplete(f"{job.title}: no value of {', '.join(empty)}")
     drawn = command("figures", f"store={store}", "--formats", "svg").strip().splitlines()[-1]

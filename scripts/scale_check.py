@@ -108,7 +108,8 @@ def score(store: Path) -> None:
 
 
 def stage(name: str, store: Path, cells: int, samples: int) -> None:
-    from kvbench import analysis, status
+    from kvbench import analysis
+    from kvbench.commands import status
 
     if name == "store":
         write(store, cells, samples)

@@ -9,6 +9,7 @@ from PIL import Image
 
 from kvbench import methods, models, paths
 from kvbench.calibration.readings import page_readings
+from kvbench.checks import DTYPES
 from kvbench.engine import generate, prefill
 from kvbench.engine.attention import plain
 from kvbench.engine.cache import CompactCache
@@ -327,6 +328,6 @@ def test_files_count_by_content(tmp_path):
 def test_configs_compose_and_name_a_dtype(name):
     (job,) = plan.jobs([f"model={name}", "benchmark=docqa_mini", "method=fullkv"])
     model = job.config["model"]
-    assert model["adapter"] in models.FAMILIES and model["dtype"] in config.DTYPES
+    assert model["adapter"] in models.FAMILIES and model["dtype"] in DTYPES
     with pytest.raises(UserError, match="dtype"):
         plan.jobs([f"model={name}", "benchmark=docqa_mini", "method=fullkv", "model.dtype=auto"])

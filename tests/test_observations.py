@@ -17,10 +17,11 @@ from kvbench.analysis.figures import observed, overlay
 from kvbench.engine.generate import observe
 from kvbench.engine.prefill import Prefill
 from kvbench.errors import UserError
-from kvbench.observations import BUDGET, LAST, QUANTILES, evidence, keys, measure, pages, stored
+from kvbench.observations import BUDGET, LAST, QUANTILES, evidence, keys, pages, stored
 from kvbench.observations.recent import METHODS, recent
-from kvbench.running import retained, run
-from kvbench.store import write_atomic
+from kvbench.running import observe as observing
+from kvbench.running import run
+from kvbench.store import retained, write_atomic
 
 LAYERS, HEADS, GROUP, FIRST, TILES, TEXT = 4, 2, 3, 3, 60, 20
 LENGTH = FIRST + TILES + TEXT
@@ -313,12 +314,12 @@ class TestCommand:
 
         overrides = ["observe=true", *COMMAND[1:], f"store={store}"]
         (job,) = plan.jobs(overrides)
-        assert measure.missing(job, 2) == 0
+        assert stored.missing(job, 2) == 0
         for changed in ("model.dtype=bfloat16", "benchmark.revision=other"):
             (other,) = plan.jobs([*overrides, changed])
-            assert measure.missing(other, 2) == 2
-        monkeypatch.setattr(measure, "VERSION", 99)
-        assert measure.missing(job, 2) == 2
+            assert stored.missing(other, 2) == 2
+        monkeypatch.setattr(stored, "VERSION", 99)
+        assert stored.missing(job, 2) == 2
 
     def test_figures_are_drawn_without_answers(self, store, no_model, tmp_path):
         assert cli.main(["figures", f"store={store}", "--out", str(tmp_path), "--formats", "svg,png"]) == 0
@@ -373,7 +374,7 @@ class TestAnyModel:
     def test_text_has_keys_and_no_evidence(self, tmp_path, capsys):
         words = ["benchmark=longbench_hotpotqa", "benchmark.data=micro", "limit=1", f"store={tmp_path}"]
         assert cli.main(["observe", *TEXT_ONLY, *words]) == 0
-        assert f"1 prompt observed; {measure.UNKNOWN}" in capsys.readouterr().err
+        assert f"1 prompt observed; {observing.UNKNOWN}" in capsys.readouterr().err
         names = {name.removesuffix("-llama31_8b_instruct") for name in figures.draw(tmp_path)}
         assert "correlation" in names and not any("evidence" in name for name in names)
 
@@ -386,7 +387,7 @@ class TestAnyModel:
     def test_other_data_say_that_evidence_is_not_known(self, tmp_path, capsys):
         words = ["benchmark=chartqa", "benchmark.data=micro", "limit=2", f"store={tmp_path}"]
         assert cli.main(["observe", *TOY, *words]) == 0
-        assert f"2 prompts observed; {measure.UNKNOWN}" in capsys.readouterr().err
+        assert f"2 prompts observed; {observing.UNKNOWN}" in capsys.readouterr().err
         assert not any("evidence" in name for name in figures.draw(tmp_path))
 
 

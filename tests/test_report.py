@@ -18,8 +18,7 @@ import pytest
 from fakestore import benchmark_cfg, method_cfg
 
 from kvbench import analysis, cli, report
-from kvbench.running import retained
-from kvbench.store import write_atomic
+from kvbench.store import retained, write_atomic
 
 PAGE = Path(report.__file__).parent / "page"
 EVIL = "<script>alert('x')</script> & \"quoted\" </script>"

@@ -10,8 +10,8 @@ from kvbench.analysis import correlation, decision, drift, policies
 from kvbench.analysis.drift import KEY, ONE_SHOT
 from kvbench.analysis.drift_sections import Section, sections
 from kvbench.analysis.results import entries
+from kvbench.checks import suggest
 from kvbench.errors import UserError
-from kvbench.planning.config import suggest
 from kvbench.store import write_atomic
 
 if TYPE_CHECKING:

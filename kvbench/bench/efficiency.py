@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from kvbench.bench import report, workload
+from kvbench.checks import suggest
 from kvbench.errors import UserError
-from kvbench.planning.config import suggest
 from kvbench.planning.parsing import Parser
 
 _ECOKV = [c + s for c in ("snapkv", "pyramidkv") for s in ("", "+mixkv", "+ecokv")]

@@ -18,8 +18,8 @@ from kvbench.benchmarks.parquet import known_rows, split_files
 from kvbench.benchmarks.repairs import repair
 from kvbench.benchmarks.usable import check_columns, check_schema, require_hub_data, unusable
 from kvbench.errors import UserError
-from kvbench.identity import revisions
 from kvbench.paths import cache_dir, is_folder
+from kvbench.support import contents
 
 OWN_TASKS = Path(__file__).parent / "tasks"
 
@@ -176,7 +176,7 @@ def converted(files: list[str]) -> str:
 
     By their content: its own key is name and time stamp, which a replaced file may share with the old one.
     """
-    return str(cache_dir() / "datasets" / revisions.files(files))
+    return str(cache_dir() / "datasets" / contents.files(files))
 
 
 def known_size(cfg: Mapping[str, Any]) -> int | None:

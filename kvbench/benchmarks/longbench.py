@@ -26,6 +26,7 @@ from kvbench.benchmarks.usable import (
 )
 from kvbench.errors import UserError
 from kvbench.paths import cache_dir
+from kvbench.support import contents
 
 
 class LongBenchmark(Benchmark):
@@ -145,10 +146,10 @@ def package_set() -> Path:
     """Parquet file of the questions about the shipped texts, written once a content."""
     import datasets
 
+    from kvbench.benchmarks import documents
     from kvbench.benchmarks.micro.texts import asked
-    from kvbench.identity import revisions
 
-    path = cache_dir() / "longbench-mini" / f"{revisions.data('package')}.parquet"
+    path = cache_dir() / "longbench-mini" / f"{contents.texts(documents.FOLDER)}.parquet"
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(f".{os.getpid()}")

@@ -32,7 +32,7 @@ def load(store: Path) -> list[Values]:
 
 def observed(store: Path) -> list[Values]:
     """The prompts of real text that ``kvbench observe`` stored; none of an older definition."""
-    from kvbench.observations.measure import VERSION
+    from kvbench.observations.stored import VERSION
 
     document = read(store / FOLDER / MODELS[TEXT] / f"{TEXT}.json")
     return in_order(document) if (document["of"] or {}).get("version") == VERSION else []

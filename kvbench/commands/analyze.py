@@ -31,7 +31,7 @@ EPILOG = """keys:
 
 
 def main(arguments: list[str]) -> int:
-    from kvbench.planning.config import suggest
+    from kvbench.checks import suggest
 
     parser = store_parser(
         "analyze", "Fidelity, drift, thresholds and costs of refresh policies: `analyze drift STORE`."

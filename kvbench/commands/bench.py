@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
         parser.known([name])
         return DONE
     if name not in BENCHES:
-        from kvbench.planning.config import suggest
+        from kvbench.checks import suggest
 
         raise UserError(f"there is no measurement {name!r}: {suggest(name, BENCHES)}")
     module, _ = BENCHES[name]

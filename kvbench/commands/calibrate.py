@@ -10,7 +10,7 @@ from kvbench.planning.parsing import Parser
 
 
 def main(arguments: list[str]) -> int:
-    from kvbench.planning.config import suggest
+    from kvbench.checks import suggest
 
     parser = Parser(
         prog="kvbench calibrate",

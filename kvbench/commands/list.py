@@ -8,7 +8,7 @@ from kvbench.planning.parsing import Parser
 
 
 def main(arguments: list[str]) -> int:
-    from kvbench.planning.config import suggest
+    from kvbench.checks import suggest
 
     kinds = ("methods", "refresh", "models", "benchmarks", "experiments")
     parser = Parser(prog="kvbench list", description="What can be named in a command.")

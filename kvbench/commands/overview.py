@@ -30,9 +30,9 @@ def print_plan(overrides: list[str], multirun: bool, list_cells: bool) -> None:
     """One row per job: cells, samples, and how many answers the store has, lacks or failed to get."""
     jobs = plan.jobs(overrides, multirun)
     if jobs[0].config["observe"]:
-        from kvbench.observations import show
+        from kvbench.commands import observed
 
-        _console().print(show.table(jobs))
+        _console().print(observed.table(jobs))
         return
     table = Table(title=f"store {jobs[0].config['store']}", title_justify="left")
     table.add_column("job")

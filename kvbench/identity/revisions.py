@@ -12,7 +12,7 @@ from typing import Any
 
 from kvbench import paths
 from kvbench.errors import UserError
-from kvbench.support.contents import sha256
+from kvbench.support import contents
 
 BLOCK, BLOCKS = 1 << 12, 64  # bytes that count of a large file, and in how many places
 
@@ -101,12 +101,7 @@ def data(name: str) -> str | None:
 
         return micro.version()
     if name == "package":
-        root = Path(__file__).parents[1] / "benchmarks" / "documents"
-        total = hashlib.sha256()
-        for path in sorted([*root.glob("*.json"), *root.glob("texts/*.txt")]):
-            total.update(path.name.encode("utf-8"))
-            total.update(path.read_bytes())
-        return total.hexdigest()[:10]
+        return contents.texts(Path(__file__).parents[1] / "benchmarks" / "documents")
     if name == "sets":
         return sets()
     root = Path(str(name)).expanduser()
@@ -114,17 +109,6 @@ def data(name: str) -> str | None:
         return None
     texts = [*root.glob("index.json"), *root.glob("texts/*.txt")]  # a folder laid out as documents_mini's
     return _digest(root, sorted(texts), sorted(root.rglob("*.parquet")))
-
-
-def files(paths: list[str]) -> str:
-    """Digest of what files hold, whatever they are called and wherever they lie."""
-    total = hashlib.sha256()
-    for path in map(Path, paths):
-        try:
-            total.update(sha256(path).encode())
-        except OSError as error:
-            raise UserError(f"cannot read {path} ({error.strerror}): copy it again.") from error
-    return total.hexdigest()[:16]
 
 
 def register() -> None:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from kvbench.checks import DTYPES
 from kvbench.engine.attention import install
 from kvbench.errors import UserError
 from kvbench.models.checkpoint import check_layers
 from kvbench.models.content import parts
 from kvbench.models.literal import Literal
-from kvbench.planning.config import DTYPES
 
 if TYPE_CHECKING:
     from kvbench.engine.compiled import CompiledStep

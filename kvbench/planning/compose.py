@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from kvbench import paths
+from kvbench.checks import suggest
 from kvbench.errors import UserError
+from kvbench.identity import revisions
 from kvbench.methods import registry
-from kvbench.planning.config import RunConfig, suggest
+from kvbench.planning.config import RunConfig
 
 # Fields that take more than one word or number.
 _FORMS = {
@@ -37,18 +40,27 @@ _FORMS = {
 _cache: dict[tuple[bool, tuple[str, ...]], DictConfig] = {}
 
 
+@dataclass
+class CellSweeperConf:
+    _target_: str = "hydra_plugins.kvbench.CellSweeper"
+    params: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class SlurmLauncherConf:
+    _target_: str = "hydra_plugins.kvbench.SlurmLauncher"
+
+
 def register() -> None:
     """Put into Hydra's ConfigStore what needs no file: the schema, the sweeper, the method groups.
 
     ``capacity/``, ``score/`` and ``refresh/`` come from the registry with their dataclass defaults.  Each
     method file of conf/method/ that has a score also exists as NAME+SCORE for every score.
     """
-    from kvbench.identity import revisions
-    from kvbench.running import sweeper
-
     revisions.register()
-    sweeper.register()
     store = ConfigStore.instance()
+    store.store(group="hydra/sweeper", name="kvbench", node=CellSweeperConf, provider="kvbench")
+    store.store(group="hydra/launcher", name="kvbench_slurm", node=SlurmLauncherConf, provider="kvbench")
     store.store(name="schema", node=RunConfig)
     for kind in registry.KINDS:
         for name in registry.names(kind):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from kvbench.benchmarks import fit
-from kvbench.checks import check_budget, check_whole, suggest
+from kvbench.checks import DTYPES, check_budget, check_whole, suggest
 from kvbench.errors import UserError
 from kvbench.paths import conf_dir
 from kvbench.planning import shapes
@@ -72,7 +72,6 @@ RUNTIME = frozenset(
     name for name, f in RunConfig.__dataclass_fields__.items() if f.metadata.get("kind") == "runtime"
 )
 
-DTYPES = ("bfloat16", "float16", "float32")
 MOST_SAMPLES = 10_000_000
 MOST_SHARDS = 10_000  # each is a job with a config of its own
 

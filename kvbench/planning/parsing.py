@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
         """Parse, options anywhere among the words; an unknown one is a UserError with the nearest."""
         namespace, unknown = self.parse_known_intermixed_args(list(arguments))
         if unknown:
-            from kvbench.planning.config import suggest
+            from kvbench.checks import suggest
 
             options = [option for action in self._actions for option in action.option_strings]
             raise UserError(f"`{self.prog}` has no option {unknown[0]!r}: {suggest(unknown[0], options)}")
@@ -72,7 +72,7 @@ def store_parser(name: str, description: str, usual: str = "runs/default") -> Pa
 
 def store_settings(words: list[str], usual: dict[str, str]) -> dict[str, str]:
     """KEY=VALUE words over defaults; a bare word is the store."""
-    from kvbench.planning.config import suggest
+    from kvbench.checks import suggest
 
     settings = dict(usual)
     for word in words:

@@ -16,8 +16,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from kvbench.checks import suggest
 from kvbench.errors import UserError
-from kvbench.planning.config import suggest
 
 DATA = Path(__file__).parent / "data"
 PAPERS = ("bacon", "ecokv", "rcr")

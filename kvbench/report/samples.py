@@ -14,8 +14,7 @@ from kvbench.analysis.results import Entry
 from kvbench.analysis.scoring import benchmark_config
 from kvbench.errors import UserError
 from kvbench.report import Options
-from kvbench.running import retained
-from kvbench.store import load_folder
+from kvbench.store import load_folder, retained
 
 QUALITY = 70  # of the pictures' JPEG
 

@@ -13,7 +13,7 @@ from hydra.core.hydra_config import HydraConfig
 from kvbench import store
 from kvbench.errors import UserError
 from kvbench.planning import axes, compose, plan
-from kvbench.running import preempt, tracking
+from kvbench.running import preempt, sweeper, tracking
 from kvbench.running import run as generation
 from kvbench.setup import doctor
 from kvbench.store.files import storage_error
@@ -24,6 +24,7 @@ from kvbench.support.words import counted
 def run(overrides: list[str], multirun: bool, command: list[str]) -> int:
     """Run every job of the overrides; exit code 0 when all is answered, 1 when something is missing."""
     command = masking.command(command)  # it travels to workers and into journals
+    sweeper.register()
     with compose.session() as hydra:
         jobs = plan.jobs(overrides, multirun)
         where = Path(jobs[0].config["store"])
@@ -71,10 +72,10 @@ def _say_what_lacks(jobs: list[plan.Job]) -> None:
 
 def observe(jobs: list[plan.Job]) -> int:
     """Observe the prompts of jobs, whose cells do not matter; returns the exit code."""
-    from kvbench.observations import measure
+    from kvbench.running import observe as observing
 
     with preempt.watched():
-        measure.observe(jobs, _say)
+        observing.observe(jobs, _say)
     return 0
 
 

@@ -2,14 +2,12 @@
 
 A journal holds counts, not positions, so a run costs nothing more for them. ``compute`` loads the model,
 prefills a sample once and selects for every cell; the result must have the counts that the answers were
-stored with, or nothing is written. STORE/MODEL/BENCHMARK/retained/INDEX.json holds, per sample, one grid an
-image and, per cell, a byte a visual token: the share of (layer, KV head) pairs that keep it, times 255.
+stored with, or nothing is written. What is stored, ``kvbench.store.retained`` says.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,27 +15,8 @@ from typing import Any
 from kvbench import store
 from kvbench.errors import UserError
 from kvbench.store.files import pretty
+from kvbench.store.retained import file_of, read
 from kvbench.support.contents import named
-
-
-def file_of(folder: Path, index: int) -> Path:
-    return folder / "retained" / f"{index}.json"
-
-
-def read(folder: Path, index: int) -> dict[str, Any] | None:
-    """``{"grids": [{"rows", "columns", "width", "height"}], "cells": {digest: base64}}``; None if unknown.
-
-    ``width`` and ``height`` are those of the whole grid as a multiple of the image's, which padding exceeds.
-    """
-    path = file_of(folder, index)
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise UserError(
-            f"{path} is damaged ({error}): delete it and call `kvbench retained` again."
-        ) from error
 
 
 def compute(root: Path, limit: int, device: str = "auto", say: Callable[[str], None] = print) -> int:

@@ -11,10 +11,8 @@ from __future__ import annotations
 import importlib
 import sys
 import types
-from dataclasses import dataclass, field
 from typing import Any
 
-from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
@@ -62,17 +60,6 @@ NAMESPACE, NAME = "hydra_plugins", "kvbench"
 CellSweeper.__module__ = SlurmLauncher.__module__ = f"{NAMESPACE}.{NAME}"
 
 
-@dataclass
-class CellSweeperConf:
-    _target_: str = "hydra_plugins.kvbench.CellSweeper"
-    params: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass
-class SlurmLauncherConf:
-    _target_: str = "hydra_plugins.kvbench.SlurmLauncher"
-
-
 def register() -> None:
     """Make ``hydra/sweeper=kvbench`` and ``hydra/launcher=kvbench_slurm`` known to Hydra in this process."""
     plugins = Plugins.instance()
@@ -84,9 +71,3 @@ def register() -> None:
     setattr(namespace, NAME, sys.modules[__name__])
     plugins.register(CellSweeper)
     plugins.register(SlurmLauncher)
-    ConfigStore.instance().store(
-        group="hydra/sweeper", name="kvbench", node=CellSweeperConf, provider="kvbench"
-    )
-    ConfigStore.instance().store(
-        group="hydra/launcher", name="kvbench_slurm", node=SlurmLauncherConf, provider="kvbench"
-    )

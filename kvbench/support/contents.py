@@ -64,3 +64,23 @@ def sha256(path: Path) -> str:
         while block := file.read(1 << 20):
             total.update(block)
     return total.hexdigest()
+
+
+def files(paths: list[str]) -> str:
+    """Digest of what files hold, whatever they are called and wherever they lie."""
+    total = hashlib.sha256()
+    for path in map(Path, paths):
+        try:
+            total.update(sha256(path).encode())
+        except OSError as error:
+            raise UserError(f"cannot read {path} ({error.strerror}): copy it again.") from error
+    return total.hexdigest()[:16]
+
+
+def texts(root: Path) -> str:
+    """Digest of a folder laid out as documents_mini's, read whole: index.json and the texts."""
+    total = hashlib.sha256()
+    for path in sorted([*root.glob("*.json"), *root.glob("texts/*.txt")]):
+        total.update(path.name.encode("utf-8"))
+        total.update(path.read_bytes())
+    return total.hexdigest()[:10]

@@ -23,7 +23,7 @@ PALE, STRONG = 0.35, 0.75  # how much of the picture shows, and of the colour wh
 def figures(store: Path) -> Iterator[tuple[str, Figure]]:
     """(name, figure) of every model and benchmark of a store whose retained tokens are known."""
     from kvbench.analysis.results import entries
-    from kvbench.running import retained
+    from kvbench.store import retained
 
     folders: dict[Path, list[Entry]] = {}
     for entry in entries(store):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from kvbench.observations import measure
+from kvbench.observations import stored
 from kvbench.planning.plan import Job
 
 
@@ -18,6 +18,6 @@ def table(jobs: list[Job]) -> Table:
         if job.limit is None:
             found.add_row(job.title, "all", "?", "?")
         else:
-            left = measure.missing(job, job.limit)
+            left = stored.missing(job, job.limit)
             found.add_row(job.title, str(job.limit), str(job.limit - left), str(left))
     return found

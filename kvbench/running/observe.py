@@ -1,47 +1,17 @@
-"""``kvbench observe``: measure what is missing of a model on a benchmark, one prefill a sample.
-
-STORE/observations/MODEL/BENCHMARK.json holds, by sample index: page, length (tokens), the lists of
-``keys.keys`` and ``keys.geometry``, ``recent``, for the first sample ``projection``, and ``evidence.looks``
-where it is known which tokens hold the answer.
-"""
+"""``kvbench observe``: measure what is missing of a model on a benchmark, one prefill a sample."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from kvbench.errors import UserError
-from kvbench.observations import FOLDER, stored
+from kvbench.observations import stored
 from kvbench.planning.plan import Job
 from kvbench.running.progress import Progress
-from kvbench.store import group_folder
 from kvbench.support.words import counted
 
-VERSION = 2  # raise when the meaning of a quantity changes: all are then measured again
 UNKNOWN = "which tokens hold the answer is not known, so there is nothing to say about evidence"
-
-
-def path(job: Job) -> Path:
-    """Where a job's values lie."""
-    folder = group_folder(Path(job.config["store"]) / FOLDER, *_names(job))
-    return folder.with_name(folder.name + ".json")
-
-
-def _names(job: Job) -> tuple[str, str]:
-    return job.config["model"]["name"], job.config["benchmark"]["name"]
-
-
-def settings(job: Job) -> dict[str, Any]:
-    """What the values of a job depend on."""
-    identity = job.cells[0].config
-    model = identity["model"] | {"window": job.config["model"].get("window")}
-    return {"version": VERSION, "model": model, "benchmark": identity["benchmark"]}
-
-
-def missing(job: Job, count: int) -> int:
-    """How many of ``count`` samples have no values yet: they are measured in the order of limits."""
-    return max(0, count - len(stored.read(path(job), settings(job))["samples"]))
 
 
 def observe(jobs: list[Job], say: Callable[[str], None] = print) -> None:
@@ -62,16 +32,16 @@ def observe(jobs: list[Job], say: Callable[[str], None] = print) -> None:
 def _observe(job: Job, say: Callable[[str], None]) -> None:
     from kvbench.running import run
 
-    model, name = _names(job)
-    if job.limit is None or missing(job, job.limit):
+    model, name = stored.names(job)
+    if job.limit is None or stored.missing(job, job.limit):
         benchmark = run.load_benchmark(job.config["benchmark"])
-        known = stored.read(path(job), settings(job))["samples"]
+        known = stored.read(stored.path(job), stored.settings(job))["samples"]
         todo = [i for i in benchmark.order[: benchmark.count(job.limit)] if str(i) not in known]
         if todo:
             adapter = run.load_model(job.config["model"])
             found = of_samples(adapter, benchmark, todo, job.config["model"].get("window"), say)
-            stored.fill(path(job), settings(job), found)
-    samples = stored.in_order(stored.read(path(job), settings(job)))
+            stored.fill(stored.path(job), stored.settings(job), found)
+    samples = stored.in_order(stored.read(stored.path(job), stored.settings(job)))
     marked = sum("attended" in values for values in samples)
     note = "" if marked else f"; {UNKNOWN}"
     say(f"{model} / {name}: {counted(len(samples), 'prompt')} observed{note}")
