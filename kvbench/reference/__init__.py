@@ -20,7 +20,7 @@ from kvbench.checks import suggest
 from kvbench.errors import UserError
 
 DATA = Path(__file__).parent / "data"
-PAPERS = ("bacon", "ecokv", "rcr")
+PAPERS = tuple(sorted(path.stem for path in DATA.glob("*.csv")))
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,11 @@ def about() -> dict[str, dict[str, dict[str, str]]]:
     import yaml
 
     return yaml.safe_load((DATA / "tables.yaml").read_text("utf-8"))
+
+
+def entry(paper: str, table: str) -> dict[str, str]:
+    """``title`` and ``note`` of a table; of one that tables.yaml leaves out, a title alone."""
+    return about().get(paper, {}).get(table, {"title": "as published"})
 
 
 def rows(paper: str | None = None, table: str | int | None = None) -> list[PublishedValue]:

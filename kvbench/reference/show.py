@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Sequence
 
-from kvbench.reference import TIDY, PublishedValue, about, sizes
+from kvbench.reference import TIDY, PublishedValue, entry, sizes
 
 SUBSET = "†"  # of a set whose size is not printed
 
@@ -36,11 +36,11 @@ def to_markdown(rows: Sequence[PublishedValue]) -> str:
 
 
 def _section(paper: str, table: str, rows: Sequence[PublishedValue]) -> str:
-    entry = about()[paper][table]
+    described = entry(paper, table)
     flags: list[str] = []
-    text = [f"## {paper} {'text' if table == 'text' else f'table {table}'}: {entry['title']}", ""]
+    text = [f"## {paper} {'text' if table == 'text' else f'table {table}'}: {described['title']}", ""]
     text += _listed(rows, flags) if table == "text" else _grid(rows, flags)
-    notes = [entry["note"]] if "note" in entry else []
+    notes = [described["note"]] if "note" in described else []
     if any(row.is_upper_bound for row in rows):
         notes.append("fullkv keeps everything: the upper bound.")
     notes += dict.fromkeys(

@@ -101,7 +101,7 @@ def _sheet(found: Sequence[Entry], mine: Sequence[Beside], experiment: Experimen
             # What keeps everything has one value for all budgets.
             if head.key == _column(row) and row.budget in (None, head.budget):
                 grid[_label(row)][head] = _quad(pair)
-    title = reference.about()[experiment.paper][experiment.table]["title"]
+    title = reference.entry(experiment.paper, experiment.table)["title"]
     name = f"{experiment.paper} table {experiment.table}: {title}, {published[0].model}"
     return Sheet(name, heads, grid, [LEGEND, *_notes(found, mine, experiment, store)])
 
