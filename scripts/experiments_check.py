@@ -24,12 +24,12 @@ from kvbench import cli
 from kvbench.analysis import published
 from kvbench.analysis.results import Entry, entries
 from kvbench.analysis.tables import build
-from kvbench.analysis.tables.shape import HOLE
 from kvbench.analysis.tables.show import parts
 from kvbench.errors import UserError
 from kvbench.observations import stored
 from kvbench.paths import BUILT_IN
 from kvbench.planning import compose, experiments, plan, sizes
+from kvbench.rendering import HOLE
 from kvbench.support.words import counted
 
 SHORT = ["benchmark.max_new_tokens=4"]

@@ -9,7 +9,7 @@ COMMANDS = {
     *("toprule", "midrule", "bottomrule", "cmidrule", "addlinespace", "multicolumn", "smallskip"),
     *("setlength", "tabcolsep", "textbf", "textbackslash", "textasciicircum", "textasciitilde"),
     *("textless", "textgreater", "textbar", "uparrow", "downarrow", "rightarrow", "bullet", "times"),
-    *("alpha", "beta", "tau", "geq", "leq"),
+    *("alpha", "beta", "tau", "geq", "leq", "label", "linewidth"),
 }
 
 
@@ -20,10 +20,10 @@ def check(source: str) -> None:
     assert not set(re.findall(r"\\([A-Za-z]+)", text)) - COMMANDS, "a command that is not defined"
     _nesting(text)
     _signs(text)
-    tabulars = re.findall(r"\\begin\{tabular\}\{([lcr]+)\}(.*?)\\end\{tabular\}", text, re.S)
+    tabulars = re.findall(r"\\begin\{tabular\}\{((?:[lcr]|p\{[^}]*\})+)\}(.*?)\\end\{tabular\}", text, re.S)
     assert tabulars and len(tabulars) == text.count(r"\begin{tabular}"), "a tabular without plain columns"
     for columns, body in tabulars:
-        _columns(len(columns), body)
+        _columns(len(re.findall("[lcrp]", re.sub(r"\{[^}]*\}", "", columns))), body)
 
 
 def _nesting(text: str) -> None:

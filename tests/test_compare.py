@@ -17,9 +17,9 @@ from test_table import grid, put
 from kvbench import analysis, cli
 from kvbench.analysis import compare
 from kvbench.analysis.tables import beside_paper
-from kvbench.analysis.tables.latex import escape
 from kvbench.errors import UserError
 from kvbench.planning import experiments
+from kvbench.rendering.latex import escape
 
 EVIL = "a_b & 50% #1 $x$ {y} \\z ~^ <b>|\"'` é 中"
 
@@ -54,13 +54,14 @@ def test_right_and_wrong_have_an_exact_test_of_one_family(tmp_path):
                 tmp_path / name, cfg, method_cfg("snapkv", window), 64, dict(enumerate(texts[text]))
             )
         analysis.score_store(tmp_path / name)
-    rows, notes = compare.table(compare.compare(tmp_path / "first", tmp_path / "second"))
-    shown = {row[0]: dict(zip(compare.COLUMNS, row, strict=True)) for row in rows}
+    record = compare.table(compare.compare(tmp_path / "first", tmp_path / "second"))
+    columns, rows = record.columns, record.rows
+    shown = {row.label: dict(zip(columns, (c.text for c in row.cells), strict=True)) for row in rows}
     by_window = {int(cell[-1] == "6"): row for cell, row in shown.items() if "window" in cell}
     # 7 and 8 discordant samples, all lost: p = 2 / 2^7 and 2 / 2^8; fullkv (p = 1) is in the family of three.
     assert [by_window[i]["p"] for i in (0, 1)] == ["0.01562", "0.007812"]
     assert [by_window[i]["p Holm"] for i in (0, 1)] == ["0.03125", "0.02344"]
-    assert "over one family" in notes[0]
+    assert "over one family" in record.notes[0]
 
 
 def test_only_the_same_cells_are_compared(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1] / "kvbench"
 # The parts of kvbench from the lowest up: each imports those above its own line here, and no other.
 ORDER = [
-    *("errors", "paths", "checks", "memory", "support"),
+    *("errors", "paths", "checks", "memory", "rendering", "support"),
     *("methods", "store", "engine", "embedded", "calibration", "models"),
     *("benchmarks", "identity", "reference", "planning", "setup"),
     *("observations", "analysis", "running", "claims", "report", "bench"),

@@ -223,9 +223,9 @@ def test_the_command_prints_eleven_columns(capsys):
 
 def test_the_command_prints_a_table_by_default(capsys):
     code, out, _ = command(capsys, "--paper", "ecokv", "--table", "1")
-    assert code == 0 and out.startswith("## ecokv table 1")
+    assert code == 0 and out.startswith("### ecokv table 1")
     assert "| qwen2_vl_7b | snapkv+ecokv | 64 | 81.8 (+13.9) | 74.8 (+8.8) |" in out
-    assert "1.250 (+0.181) [1]" in out and "1. qwen2_vl_7b textcaps pyramidkv+ecokv 128: the printed" in out
+    assert "1.250 (+0.181) [1]" in out and "[1] qwen2_vl_7b textcaps pyramidkv+ecokv 128: the printed" in out
 
 
 def test_every_value_stands_in_the_tables(capsys):
@@ -245,7 +245,7 @@ def test_every_value_stands_in_the_tables(capsys):
         (["--paper", "bakon"], "there is no paper 'bakon': did you mean bacon?"),
         (["--paper", "ecokv", "--table", "6"], "there is no table '6' of ecokv: choose one of 1, "),
         (["--table", "99"], "there is no table '99' of any paper"),
-        (["--format", "tex"], "format must be one of markdown, csv, not 'tex'."),
+        (["--format", "tex"], "invalid choice: 'tex' (choose from 'text', 'markdown'"),
         (["--papers", "bacon"], "has no option '--papers': did you mean --paper"),
     ],
 )

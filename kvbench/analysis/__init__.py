@@ -9,9 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FORMATS", "Missing", "score_store", "table"]
-
-FORMATS = ("text", "markdown", "csv", "latex", "html")  # of a table
+__all__ = ["Missing", "score_store", "table"]
 
 
 class Missing(str):
@@ -26,7 +24,7 @@ def score_store(store: Path | str) -> list[str]:
 
 
 def table(store: Path | str, format: str = "text", width: int | None = None, **choice: Any) -> str:
-    """The results of a store in the shape of the papers' Table 1, in one of FORMATS.
+    """The results of a store in the shape of the papers' Table 1, in one of ``rendering.FORMATS``.
 
     ``choice``: what differences are from and how noise is judged, the fields of ``tables.Choice``.
     """

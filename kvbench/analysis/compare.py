@@ -19,6 +19,7 @@ from kvbench.analysis.results import Entry, entries
 from kvbench.analysis.scoring import benchmark_config, name_of
 from kvbench.analysis.significance import binary, holm, mcnemar
 from kvbench.errors import UserError
+from kvbench.rendering import Record, plain
 from kvbench.store import Responses, canonical, every_cell, load_folder
 
 Read = Callable[[Path], Responses]
@@ -163,8 +164,8 @@ LEGEND = (
 )
 
 
-def table(found: Comparison) -> tuple[list[list[str]], list[str]]:
-    """Rows under COLUMNS, and the sentences that stand under them."""
+def table(found: Comparison, title: str = "") -> Record:
+    """A row under COLUMNS for every metric of a common cell, and the sentences that stand under them."""
     rows = []
     adjusted = holm({place: pair.p for place, pair in enumerate(found.pairs)})
     for place, pair in enumerate(found.pairs):
@@ -193,7 +194,7 @@ def table(found: Comparison) -> tuple[list[list[str]], list[str]]:
     notes += [f"config: {line}" for line in dict.fromkeys(x for pair in found.pairs for x in pair.differs)]
     for where, names in zip(("first", "second"), found.only, strict=True):
         notes += [f"only in the {where} store: {name}" for name in names]
-    return rows, notes
+    return plain(title, COLUMNS, rows, notes, left=2)
 
 
 def _number(value: float, sign: str = "") -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvbench import rendering
 from kvbench.analysis import correlation, decision, drift, policies
 from kvbench.analysis.drift import KEY, ONE_SHOT
-from kvbench.analysis.drift_sections import Section, sections
+from kvbench.analysis.drift_sections import sections
 from kvbench.analysis.results import entries
 from kvbench.checks import suggest
 from kvbench.errors import UserError
@@ -16,8 +16,6 @@ from kvbench.store import write_atomic
 
 if TYPE_CHECKING:
     import pandas
-
-FORMATS = ("text", "markdown", "csv")
 
 
 def analyses(
@@ -61,8 +59,8 @@ def write(store: Path, frames: dict[str, pandas.DataFrame]) -> Path:
     return folder
 
 
-def render(frames: dict[str, pandas.DataFrame], metric: str, format: str, width: int = 100) -> str:
-    """All sections as text or markdown; csv: all frames below one another, named by the column ``table``."""
+def render(frames: dict[str, pandas.DataFrame], metric: str, format: str, width: int | None = None) -> str:
+    """All sections; csv: all frames below one another, named by the column ``table``."""
     if format == "csv":
         import pandas
 
@@ -71,40 +69,4 @@ def render(frames: dict[str, pandas.DataFrame], metric: str, format: str, width:
         joined = pandas.concat(parts, ignore_index=True)
         rest = [name for name in joined.columns if name not in columns]
         return joined[[*columns, *rest]].to_csv(index=False, lineterminator="\n")
-    show = _markdown if format == "markdown" else lambda section: _text(section, width)
-    blocks = []
-    for heading, tables in sections(frames, metric):
-        blocks.append(f"## {heading}\n" if format == "markdown" else f"{heading}\n{'═' * len(heading)}")
-        blocks += [show(section) for section in tables]
-    return "\n".join(blocks)
-
-
-def _text(section: Section, width: int) -> str:
-    from rich.console import Console
-    from rich.table import Table
-
-    out = io.StringIO()
-    console = Console(file=out, width=width, highlight=False)
-    console.print(section.title, markup=False)
-    if section.rows:
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        for name in section.columns:
-            table.add_column(name, overflow="fold")
-        for row in section.rows:
-            table.add_row(*row)
-        console.print(table, markup=False)
-    for note in section.notes:
-        console.print(f"  {note}", markup=False)
-    return "\n".join(line.rstrip() for line in out.getvalue().split("\n"))
-
-
-def _markdown(section: Section) -> str:
-    def row(cells: list[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|").replace("*", "\\*") for cell in cells) + " |"
-
-    lines = [f"**{section.title}**".replace("; * excludes", "; \\* excludes"), ""]
-    if section.rows:
-        lines += [row(section.columns), "| " + " | ".join("---" for _ in section.columns) + " |"]
-        lines += [row(cells) for cells in section.rows] + [""]
-    lines += [f"- {note}" for note in section.notes]
-    return "\n".join(lines) + "\n"
+    return rendering.render(list(sections(frames, metric)), format, width)

@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvbench.analysis import policies
 from kvbench.analysis.drift import GROUP, ONE_SHOT
+from kvbench.rendering import HOLE, Record, plain
 
 if TYPE_CHECKING:
     import pandas
 
-HOLE = "—"
 
-
-@dataclass(frozen=True)
-class Section:
-    """One table to read: cells as they are shown, and below it the reasons of its holes."""
-
-    title: str
-    columns: list[str]
-    rows: list[list[str]]
-    notes: list[str]
-
-
-def sections(frames: dict[str, pandas.DataFrame], metric: str) -> Iterator[tuple[str, list[Section]]]:
-    """(heading, tables) of each selection."""
+def sections(frames: dict[str, pandas.DataFrame], metric: str) -> Iterator[Record]:
+    """Of each selection a heading, then its tables."""
     import pandas
 
     for names, _ in frames["samples"].groupby(GROUP, sort=False):
@@ -40,15 +28,19 @@ def sections(frames: dict[str, pandas.DataFrame], metric: str) -> Iterator[tuple
         traced = frames["rates"]
         here = (traced[["model", "benchmark"]] == list(names[:2])).all(axis=1)
         whole = traced[here & traced["selection"].str.startswith(policies.FULL)]
-        tables = [
+        yield Record(" · ".join(names), [], [])
+        yield from (
             _fidelity(mine["fidelity"], order, metric),
             _rates(pandas.concat([mine["rates"], whole]), [*order, *dict.fromkeys(whole["policy"])]),
             _terciles(mine["terciles"], order),
             _correlations(mine["correlations"], order),
             _tau(mine["tau"]),
             _decisions(mine["decisions"]),
-        ]
-        yield " · ".join(names), tables
+        )
+
+
+def _words(title: str, columns: list[str], rows: list[list[str]], notes: list[str]) -> Record:
+    return plain(title, columns, rows, notes, left=len(columns))
 
 
 def _number(value: float, digits: int = 3) -> str:
@@ -79,7 +71,7 @@ def _notes(frame: pandas.DataFrame) -> list[str]:
     return [f"{', '.join(names)}: {note}" if names else note for note, names in found.items()]
 
 
-def _fidelity(frame: pandas.DataFrame, order: list[str], metric: str) -> Section:
+def _fidelity(frame: pandas.DataFrame, order: list[str], metric: str) -> Record:
     others = {other for other in frame["against"] if other}
     others = sorted(others, key=lambda name: (name == policies.FULL, name.split(" ")[0] != ONE_SHOT, name))
     rows = []
@@ -94,7 +86,7 @@ def _fidelity(frame: pandas.DataFrame, order: list[str], metric: str) -> Section
             row.append(_signed(*mine.loc[other, ["value", "low", "high"]]))
         rows.append(row)
     title = f"{metric} by policy, paired differences, [95 % intervals]; * excludes 0"
-    return Section(title, ["policy", "n", "mean", *(f"− {name}" for name in others)], rows, _notes(frame))
+    return _words(title, ["policy", "n", "mean", *(f"− {name}" for name in others)], rows, _notes(frame))
 
 
 _RATE_TITLES = {
@@ -108,7 +100,7 @@ _RATE_TITLES = {
 }
 
 
-def _rates(frame: pandas.DataFrame, order: list[str]) -> Section:
+def _rates(frame: pandas.DataFrame, order: list[str]) -> Record:
     rows = []
     for policy in order:
         mine = frame[frame["policy"] == policy].set_index("quantity")
@@ -120,10 +112,10 @@ def _rates(frame: pandas.DataFrame, order: list[str]) -> Section:
         row += [_number(mine.loc[name, "value"], 1) for name in ("reads", "dots", "held")]
         rows.append(row)
     title = "shares of layer-steps, attention mass on evicted entries, cost per KV head and step"
-    return Section(title, ["policy", *_RATE_TITLES.values()], rows, _notes(frame))
+    return _words(title, ["policy", *_RATE_TITLES.values()], rows, _notes(frame))
 
 
-def _terciles(frame: pandas.DataFrame, order: list[str]) -> Section:
+def _terciles(frame: pandas.DataFrame, order: list[str]) -> Record:
     rows = []
     for policy in order:
         for _, row in frame[frame["policy"] == policy].iterrows():
@@ -144,7 +136,7 @@ def _terciles(frame: pandas.DataFrame, order: list[str]) -> Section:
                 ]
             )
     heads = [f"{name} −" for name in policies.GAP_TO]
-    return Section(
+    return _words(
         "thirds of the samples by mean drift",
         ["policy", "third (drift)", "n", "refreshed", "mean", *heads],
         rows,
@@ -152,7 +144,7 @@ def _terciles(frame: pandas.DataFrame, order: list[str]) -> Section:
     )
 
 
-def _correlations(frame: pandas.DataFrame, order: list[str]) -> Section:
+def _correlations(frame: pandas.DataFrame, order: list[str]) -> Record:
     factors = ("drift", "own_drift", "length")
     rows = []
     for policy in order:
@@ -167,10 +159,10 @@ def _correlations(frame: pandas.DataFrame, order: list[str]) -> Section:
             rows.append([policy, name, str(here["n"].max()), *cells])
     titles = ["drift", "its own drift", "output length"]
     title = "Spearman's ρ of the gap to a policy, per sample"
-    return Section(title, ["policy", "gap to", "n", *titles], rows, _notes(frame))
+    return _words(title, ["policy", "gap to", "n", *titles], rows, _notes(frame))
 
 
-def _tau(frame: pandas.DataFrame) -> Section:
+def _tau(frame: pandas.DataFrame) -> Record:
     """τ at steps 0, 1, 2, 4, 8, ... and the last."""
     rows = []
     for policy, mine in frame.groupby("policy", sort=False):
@@ -181,10 +173,10 @@ def _tau(frame: pandas.DataFrame) -> Section:
             rows.append([policy, str(row["step"]), str(row["samples"]), *spread])
     notes = [] if rows else ["no traces of a policy with a threshold: run refresh=rcr with trace=true"]
     columns = ["policy", "step", "n", "mean", "10 %", "25 %", "median", "75 %", "90 %"]
-    return Section("τ over decode steps: mean and quantiles over samples", columns, rows, notes)
+    return _words("τ over decode steps: mean and quantiles over samples", columns, rows, notes)
 
 
-def _decisions(frame: pandas.DataFrame) -> Section:
+def _decisions(frame: pandas.DataFrame) -> Record:
     rows = []
     for _, row in frame.iterrows():
         gap = _signed(row["value"], row["low"], row["high"])
@@ -201,4 +193,4 @@ def _decisions(frame: pandas.DataFrame) -> Section:
         "splits (samples, pictures)",
     ]
     notes = _notes(frame) if rows else ["no component has several candidates"]
-    return Section(title, columns, rows, notes)
+    return _words(title, columns, rows, notes)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kvbench.rendering import plain, render
 from kvbench.store.files import pretty, write_atomic
 
 FOLDER = Path("runs/bench")
@@ -15,16 +17,12 @@ FOLDER = Path("runs/bench")
 
 def show(rows: Sequence[dict[str, Any]]) -> None:
     """Print rows with the same keys as a table; floats with three significant digits."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table()
-    for name, value in rows[0].items():
-        table.add_column(name, justify="left" if isinstance(value, str) else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()))
-    # A pipe has no width; rich would assume 80 columns and cut them.
-    Console(width=max(140, Console().width)).print(table)
+    names = list(rows[0])
+    shown = [[f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()] for row in rows]
+    numbers = [place for place, value in enumerate(rows[0].values()) if not isinstance(value, str)]
+    # A pipe has no width; the terminal's usual one would cut the columns.
+    width = max(140, shutil.get_terminal_size().columns)
+    print(render([plain("", names, shown, left=min(numbers, default=len(names)))], "text", width))
 
 
 def save(name: str, rows: Sequence[dict[str, Any]], settings: dict[str, Any], device: str = "cpu") -> Path:

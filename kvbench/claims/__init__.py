@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["FORMATS", "listed", "render", "rows"]
-
-FORMATS = ("text", "markdown")
+__all__ = ["listed", "render", "rows"]
 
 
 def listed() -> list:
@@ -33,8 +31,8 @@ def rows(store: Path | str) -> list:
     return [measures.row(claim, data[claim.command.split()[0]]) for claim in listed()]
 
 
-def render(found: list, store: Path | str, format: str = "text", width: int = 120) -> str:
-    """Rows as a table in one of FORMATS."""
-    from kvbench.claims import rendering
+def render(found: list, store: Path | str, format: str = "text", width: int | None = None) -> str:
+    """Rows as a table in one of ``rendering.FORMATS``."""
+    from kvbench.claims import verdicts
 
-    return rendering.render(found, str(store), format, width)
+    return verdicts.render(found, str(store), format, width)

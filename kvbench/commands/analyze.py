@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvbench.commands.score import scored
 from kvbench.errors import UserError
-from kvbench.planning.parsing import store_parser, store_settings, whole
+from kvbench.planning.parsing import add_format, store_parser, store_settings, whole
 
 if TYPE_CHECKING:
     from kvbench.analysis.decision import Splits
@@ -38,7 +37,7 @@ def main(arguments: list[str]) -> int:
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
-    parser.add_argument("--format", choices=("text", "markdown", "csv"), default="text")
+    add_format(parser)
     options = parser.known(arguments)
     kind, *words = options.settings or [""]
     if kind != "drift":
@@ -58,9 +57,8 @@ def _print_drift(settings: dict[str, str], format: str) -> int:
         store, settings["metric"], settings["drift"], share=share, seed=seed, splits=splits
     )
     folder = drift_report.write(store, frames)
-    width = max(80, shutil.get_terminal_size((120, 24)).columns)
-    print(drift_report.render(frames, settings["metric"], format, width))
-    if format != "csv":
+    print(drift_report.render(frames, settings["metric"], format))
+    if format == "text":
         print(f"the same as CSV: {folder}/drift-*.csv")
     return code
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from kvbench.commands import DONE, INCOMPLETE
 from kvbench.commands.score import scored
 from kvbench.errors import UserError
-from kvbench.planning.parsing import store_parser, store_settings, whole
+from kvbench.planning.parsing import add_format, store_parser, store_settings, whole
 
 USUAL = {"store": "runs/claims", "limit": "", "measure": "true"}
 EPILOG = """keys:
@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
     parser = store_parser("claims", summary, USUAL["store"])
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
-    parser.add_argument("--format", choices=claims.FORMATS, default="text")
+    add_format(parser)
     options = parser.known(arguments)
     settings = store_settings(options.settings, USUAL)
     store = Path(settings["store"])

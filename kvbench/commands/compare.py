@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import sys
 from pathlib import Path
 
 from kvbench.commands.score import scored
 from kvbench.errors import UserError
-from kvbench.planning.parsing import Parser
+from kvbench.planning.parsing import Parser, add_format
+from kvbench.rendering import render
 
 
 def main(arguments: list[str]) -> int:
@@ -19,7 +18,7 @@ def main(arguments: list[str]) -> int:
         description="Compare the same cells of two stores: paired differences, flips, what changed.",
     )
     parser.add_argument("stores", nargs="*", metavar="DIR", help="two stores")
-    parser.add_argument("--format", choices=("text", "csv"), default="text", help="text (default) or csv")
+    add_format(parser)
     parser.add_argument(
         "--interval",
         choices=resampling.METHODS,
@@ -36,18 +35,6 @@ def main(arguments: list[str]) -> int:
     from kvbench.analysis import compare
 
     code = max(scored(store) for store in stores)
-    rows, notes = compare.table(compare.compare(*stores, options.interval))
-    if options.format == "csv":
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerows([compare.COLUMNS, *rows])
-        return code
-    widths = [max(map(len, column)) for column in zip(compare.COLUMNS, *rows, strict=True)]
-    for row in [compare.COLUMNS, *rows]:
-        cells = [
-            text.ljust(w) if i < 2 else text.rjust(w)
-            for i, (text, w) in enumerate(zip(row, widths, strict=True))
-        ]
-        print("  ".join(cells).rstrip())
-    for note in notes:
-        print(note)
+    record = compare.table(compare.compare(*stores, options.interval), f"{stores[0]} and {stores[1]}")
+    print(render([record], options.format))
     return code

@@ -6,7 +6,11 @@ from pathlib import Path
 
 from kvbench.commands import DONE
 from kvbench.errors import UserError
-from kvbench.planning.parsing import store_parser, store_settings
+from kvbench.planning.parsing import add_format, store_parser, store_settings
+from kvbench.rendering import HOLE, plain, render
+
+TITLE = "the smallest difference that n paired samples show"
+LEGEND = "sd: standard deviation of the paired differences."
 
 
 def main(arguments: list[str]) -> int:
@@ -15,7 +19,9 @@ def main(arguments: list[str]) -> int:
         "The smallest paired difference that n samples show with 80 % power at the 5 % level, from a given"
         " sd=NUMBER of the paired differences or from a store's own; keys: n=A,B,C power=0.8 alpha=0.05.",
     )
-    words = parser.known(arguments).settings
+    add_format(parser)
+    options = parser.known(arguments)
+    words = options.settings
     usual = {"store": "runs/default", "sd": "", "n": "", "power": "0.8", "alpha": "0.05"}
     # With an sd no store is read, so none has to be there.
     given = [*words, "store=."] if any(word.startswith("sd=") for word in words) else words
@@ -30,10 +36,9 @@ def main(arguments: list[str]) -> int:
     if settings["sd"]:
         sd = _number("sd", settings["sd"], float)
         found = [(n, detectable(sd, n, power, alpha)) for n in counts or [20, 50, 100, 200, 500, 1000]]
-        print(f"The smallest difference that n paired samples show (power {power:g}, level {alpha:g}),")
-        print(f"in the unit of sd={sd:g}, the standard deviation of the paired differences:")
-        for n, smallest in found:
-            print(f"n={n:<6} {smallest:.4g}")
+        title = f"{TITLE} (power {power:g}, level {alpha:g}), in the unit of sd={sd:g}"
+        rows = [[str(n), f"{smallest:.4g}"] for n, smallest in found]
+        print(render([plain(title, ["n", "difference"], rows, [LEGEND])], options.format))
         return DONE
     from kvbench.commands.score import scored
 
@@ -44,8 +49,16 @@ def main(arguments: list[str]) -> int:
             f"{settings['store']} holds no pair of scored cells to compare: run snapkv and snapkv+bacon, or"
             " give sd=."
         )
-    print(frame.to_string(index=False, na_rep="—", float_format="{:.4g}".format))
+    shown = [[_shown(value) for value in row] for row in frame.itertuples(index=False)]
+    print(render([plain(f"{settings['store']}: {TITLE}", list(frame), shown, left=3)], options.format))
     return code
+
+
+def _shown(value: object) -> str:
+    """A cell of the table; a hole where there is no number."""
+    if not isinstance(value, float):
+        return str(value)
+    return HOLE if value != value else f"{value:.4g}"
 
 
 def _number(name: str, word: str, kind: type) -> float:

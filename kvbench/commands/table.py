@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kvbench.commands.score import scored
 from kvbench.errors import UserError
-from kvbench.planning.parsing import Parser, store_settings
+from kvbench.planning.parsing import Parser, add_format, store_settings
 
 DESCRIPTION = """Print a store's table: methods down, benchmarks and budgets across.
 
@@ -22,14 +22,13 @@ def main(arguments: list[str]) -> int:
     from kvbench import analysis
     from kvbench.analysis import resampling
 
-    formats = ", ".join(analysis.FORMATS)
     parser = Parser(
         prog="kvbench table", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
         "settings", nargs="*", metavar="EXPERIMENT store=DIR", help="default: store=runs/default"
     )
-    parser.add_argument("--format", choices=analysis.FORMATS, default="text", help="(default: text)")
+    add_format(parser)
     parser.add_argument(
         "--against",
         metavar="METHOD",
@@ -47,12 +46,10 @@ def main(arguments: list[str]) -> int:
     )
     options = parser.known(arguments)
     experiment, words = _experiment(options.settings)
-    usual = {"store": str(experiment.store) if experiment else "runs/default", "format": options.format}
+    usual = {"store": str(experiment.store) if experiment else "runs/default"}
     if experiment and not any(word.startswith("store=") for word in words) and not experiment.store.is_dir():
         raise UserError(f"there is no store at {experiment.store}: call `{experiment.command}` first.")
     settings = store_settings(words, usual)
-    if settings["format"] not in analysis.FORMATS:
-        raise UserError(f"format must be one of {formats}, not {settings['format']!r}.")
     store = Path(settings["store"])
     code = scored(store)
     choice = {"against": options.against, "interval": options.interval, "exact": options.exact}
@@ -61,13 +58,13 @@ def main(arguments: list[str]) -> int:
         from kvbench.analysis.tables import beside_paper
 
         try:
-            print(beside_paper(store, experiment, settings["format"]))
+            print(beside_paper(store, experiment, options.format))
             return code
         except UserError as error:
-            if settings["format"] != "text":
+            if options.format != "text":
                 raise  # whoever reads the columns would not notice that they are others
             print(f"kvbench: {error}", file=sys.stderr)  # the plain table follows
-    print(analysis.table(store, settings["format"], **choice))
+    print(analysis.table(store, options.format, **choice))
     return code
 
 

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from kvbench.checks import check_whole
 from kvbench.errors import UserError
+from kvbench.rendering import FORMATS
 
 EXAMPLES = """examples:
   kvbench run model=embedded benchmark=docqa_mini method=snapkv budget=64 limit=20
@@ -68,6 +69,11 @@ def store_parser(name: str, description: str, usual: str = "runs/default") -> Pa
     parser = Parser(prog=f"kvbench {name}", description=description)
     parser.add_argument("settings", nargs="*", metavar="store=DIR", help=f"the store (default {usual})")
     return parser
+
+
+def add_format(parser: Parser, usual: str = "text") -> None:
+    """``--format``, with the same choices in every command that prints a table."""
+    parser.add_argument("--format", choices=FORMATS, default=usual, help=f"(default: {usual})")
 
 
 def store_settings(words: list[str], usual: dict[str, str]) -> dict[str, str]:

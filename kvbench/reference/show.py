@@ -1,45 +1,40 @@
-"""Published values as CSV (tidy) and as Markdown (a table in the shape of the paper's)."""
+"""Published values as CSV (tidy) and, in any other format, in tables of the shape of the paper's."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 
 from kvbench.reference import TIDY, PublishedValue, entry, sizes
+from kvbench.rendering import Record, plain, render
+from kvbench.rendering.csv import lines as csv_lines
 
 SUBSET = "†"  # of a set whose size is not printed
 
-FORMATS = ("markdown", "csv")
+
+def show(rows: Sequence[PublishedValue], format: str) -> str:
+    """A table per table of a paper; as CSV, one row a value.
+
+    Differences that the paper prints stand beside the values in parentheses.
+    """
+    if format == "csv":
+        return to_csv(rows)
+    tables: dict[tuple[str, str], list[PublishedValue]] = {}
+    for row in rows:
+        tables.setdefault((row.paper, row.table), []).append(row)
+    return render([_record(*name, found) for name, found in tables.items()], format)
 
 
 def to_csv(rows: Sequence[PublishedValue]) -> str:
     """One row a value; ``budget`` is empty for what keeps everything, ``subset`` for what may be of all."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow((*TIDY, "subset"))
-    for row in rows:
-        fields = (*(getattr(row, name) for name in TIDY), sizes.subset(row))
-        writer.writerow("" if field is None else field for field in fields)
-    return out.getvalue()
+    fields = ([*(getattr(row, name) for name in TIDY), sizes.subset(row)] for row in rows)
+    return csv_lines([*TIDY, "subset"], fields)
 
 
-def to_markdown(rows: Sequence[PublishedValue]) -> str:
-    """A section per table: methods and budgets down, benchmarks and metrics across.
-
-    Differences that the paper prints stand beside the values in parentheses.
-    """
-    tables: dict[tuple[str, str], list[PublishedValue]] = {}
-    for row in rows:
-        tables.setdefault((row.paper, row.table), []).append(row)
-    return "\n".join(_section(*name, found) for name, found in tables.items())
-
-
-def _section(paper: str, table: str, rows: Sequence[PublishedValue]) -> str:
+def _record(paper: str, table: str, rows: Sequence[PublishedValue]) -> Record:
     described = entry(paper, table)
     flags: list[str] = []
-    text = [f"## {paper} {'text' if table == 'text' else f'table {table}'}: {described['title']}", ""]
-    text += _listed(rows, flags) if table == "text" else _grid(rows, flags)
+    title = f"{paper} {'text' if table == 'text' else f'table {table}'}: {described['title']}"
+    columns, shown, left = _listed(rows, flags) if table == "text" else _grid(rows, flags)
     notes = [described["note"]] if "note" in described else []
     if any(row.is_upper_bound for row in rows):
         notes.append("fullkv keeps everything: the upper bound.")
@@ -48,31 +43,31 @@ def _section(paper: str, table: str, rows: Sequence[PublishedValue]) -> str:
         for row in rows
         if (why := sizes.subset(row))
     )
-    text += ["", *(f"- {note}" for note in notes)] if notes else []
-    text += ["", *(f"{number}. {flag}" for number, flag in enumerate(flags, 1))] if flags else []
-    return "\n".join(text) + "\n"
+    notes += [f"[{number}] {flag}" for number, flag in enumerate(flags, 1)]
+    return plain(title, columns, shown, notes, left)
 
 
-def _grid(rows: Sequence[PublishedValue], flags: list[str]) -> list[str]:
+def _grid(rows: Sequence[PublishedValue], flags: list[str]) -> tuple[list[str], list[list[str]], int]:
+    """Names of the columns, rows, and how many of the first columns hold words."""
     keys = ("model", "method", "setting", "budget")
     columns = list(dict.fromkeys(map(_column, rows)))
     lines: dict[tuple[str, ...], dict[tuple[str, str, str], PublishedValue]] = {}
     for row in rows:
         lines.setdefault(_texts(row, keys), {})[_column(row)] = row
     shown = [i for i in range(len(keys)) if any(key[i] for key in lines)]
-    text = [_line([keys[i] for i in shown] + [_heading(column) for column in columns])]
-    text.append(_line(["---"] * len(shown) + ["---:"] * len(columns)))
-    for key, found in lines.items():
-        cells = [_cell(found[column], flags) if column in found else "" for column in columns]
-        text.append(_line([key[i] for i in shown] + cells))
-    return text
+    names = [keys[i] for i in shown] + [_heading(column) for column in columns]
+    cells = [
+        [key[i] for i in shown]
+        + [_cell(found[column], flags) if column in found else "" for column in columns]
+        for key, found in lines.items()
+    ]
+    return names, cells, len(shown)
 
 
-def _listed(rows: Sequence[PublishedValue], flags: list[str]) -> list[str]:
+def _listed(rows: Sequence[PublishedValue], flags: list[str]) -> tuple[list[str], list[list[str]], int]:
     """A line a value, for values that share no columns."""
     keys = ("model", "benchmark", "metric", "method", "setting", "budget")
-    text = [_line([*keys, "value", "unit"]), _line(["---"] * len(keys) + ["---:", "---"])]
-    return text + [_line([*_texts(row, keys), _cell(row, flags), row.unit]) for row in rows]
+    return [*keys, "value", "unit"], [[*_texts(r, keys), _cell(r, flags), r.unit] for r in rows], len(keys)
 
 
 def _texts(row: PublishedValue, keys: Sequence[str]) -> tuple[str, ...]:
@@ -99,7 +94,3 @@ def _cell(row: PublishedValue, flags: list[str]) -> str:
         )
         text += f" [{len(flags)}]"
     return text
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"

@@ -14,22 +14,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvbench.analysis import FORMATS
 from kvbench.analysis.results import Entry, entries
 from kvbench.analysis.tables.build import build
 from kvbench.analysis.tables.csv import to_csv
-from kvbench.analysis.tables.html import to_html
-from kvbench.analysis.tables.latex import to_latex
-from kvbench.analysis.tables.markdown import to_markdown
 from kvbench.analysis.tables.shape import USUAL, Choice, Table
-from kvbench.analysis.tables.text import to_text
+from kvbench.analysis.tables.show import record
 from kvbench.checks import suggest
 from kvbench.errors import UserError
+from kvbench.rendering import FORMATS, render
 
 if TYPE_CHECKING:
     from kvbench.planning.experiments import Experiment
 
-__all__ = ["Choice", "Table", "beside_paper", "build", "table"]
+__all__ = ["Choice", "Table", "beside_paper", "build", "record", "table"]
 
 
 def table(store: Path, format: str = "text", width: int | None = None, choice: Choice = USUAL) -> str:
@@ -45,10 +42,7 @@ def table(store: Path, format: str = "text", width: int | None = None, choice: C
     tables = [build(found, model, store, choice) for model in models]
     if format == "csv":
         return to_csv(tables)
-    if format == "text":
-        return "\n".join(to_text(item, width) for item in tables)
-    render = {"markdown": to_markdown, "latex": to_latex, "html": to_html}[format]
-    return "\n".join(map(render, tables))
+    return render(list(map(record, tables)), format, width)
 
 
 def beside_paper(store: Path, experiment: Experiment, format: str = "text", width: int | None = None) -> str:
@@ -56,22 +50,18 @@ def beside_paper(store: Path, experiment: Experiment, format: str = "text", widt
 
     Raises UserError, which says why, where nothing of the store stands beside a published value.
     """
-    from kvbench.analysis.tables import beside, sheet
+    from kvbench.analysis.tables import beside
 
     found = _entries(store, format)
     shown = beside.beside(found, experiment)
     if format == "csv":
         return beside.to_csv(shown)
-    sheets = beside.sheets(found, shown, experiment, store)
-    if format == "text":
-        return "\n".join(sheet.to_text(item, width) for item in sheets)
-    render = {"markdown": sheet.to_markdown, "latex": sheet.to_latex, "html": sheet.to_html}[format]
-    return "\n".join(map(render, sheets))
+    return render(beside.records(found, shown, experiment, store), format, width)
 
 
 def published(found: Sequence[Entry], store: Path) -> list[tuple[str, str]]:
     """(what it is, HTML) of every table of the papers that a store has a value of, the fullest first."""
-    from kvbench.analysis.tables import beside, sheet
+    from kvbench.analysis.tables import beside
     from kvbench.planning import experiments
 
     models = {entry.cell.model for entry in found}
@@ -85,7 +75,7 @@ def published(found: Sequence[Entry], store: Path) -> list[tuple[str, str]]:
             continue  # nothing of it, or several cells measure one value
         known = sum(pair.measured is not None for pair in shown)
         name = f"{experiment.paper} table {experiment.table}: {known} of {len(shown)} values measured"
-        html = "\n".join(map(sheet.to_html, beside.sheets(found, shown, experiment, store)))
+        html = render(beside.records(found, shown, experiment, store), "html")
         result.append((known / len(shown), name, html))
     return [(name, html) for _, name, html in sorted(result, key=lambda item: -item[0])]
 

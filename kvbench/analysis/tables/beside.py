@@ -6,8 +6,6 @@ A value that the store lacks is a hole beside the published one; the commands be
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import shlex
 from collections.abc import Sequence
@@ -18,13 +16,15 @@ from kvbench.analysis.published import Beside, from_answers, pairs, real
 from kvbench.analysis.results import Entry
 from kvbench.analysis.tables import fill, rounding
 from kvbench.analysis.tables.footer import broken, old, realised, samples
-from kvbench.analysis.tables.shape import HOLE, Column
-from kvbench.analysis.tables.sheet import Head, Quad, Sheet
+from kvbench.analysis.tables.shape import Column
 from kvbench.errors import UserError
 from kvbench.planning.config import benchmark_file
 from kvbench.planning.experiments import Experiment
 from kvbench.reference import sizes
+from kvbench.rendering import HOLE, Cell, Group, Record, Row
+from kvbench.rendering.csv import lines as csv_lines
 
+PARTS = ("measured", "95 % CI", "paper", "difference")
 LEGEND = (
     "measured: this store, with its 95 % interval (t over pages or pictures); paper: the published value;"
     " difference: measured - paper, * where the published value lies outside the interval; ! the paper"
@@ -68,15 +68,15 @@ def _unlike(rows: Sequence[reference.PublishedValue], found: Sequence[Entry]) ->
     return "no cell has the model, benchmark, method, budget and options of one of its values"
 
 
-def sheets(
+def records(
     found: Sequence[Entry], shown: Sequence[Beside], experiment: Experiment, store: Path
-) -> list[Sheet]:
-    """One sheet per model that the store has a value of; the others are named under the last one."""
+) -> list[Record]:
+    """One record per model that the store has a value of; the others are named under the last one."""
     result, idle = [], []
     for model in dict.fromkeys(pair.published.model for pair in shown):
         mine = [pair for pair in shown if pair.published.model == model]
         if any(pair.measured for pair in mine):
-            result.append(_sheet(found, mine, experiment, store))
+            result.append(_record(found, mine, experiment, store))
         else:
             idle.append(model)
     if idle:
@@ -86,24 +86,26 @@ def sheets(
     return result
 
 
-def _sheet(found: Sequence[Entry], mine: Sequence[Beside], experiment: Experiment, store: Path) -> Sheet:
+def _record(found: Sequence[Entry], mine: Sequence[Beside], experiment: Experiment, store: Path) -> Record:
     published = [pair.published for pair in mine]
     heads = [
-        Head(_heading(*key), budget, key)
+        (key, budget)
         for key in dict.fromkeys(map(_column, published))
         for budget in dict.fromkeys(row.budget for row in published if _column(row) == key and row.budget)
     ]
-    labels = list(dict.fromkeys(_label(row) for row in published))
-    grid: dict[str, dict[Head, Quad]] = {label: {} for label in labels}
+    grid: dict[str, dict[object, tuple[Cell, ...]]] = {_label(row): {} for row in published}
     for pair in mine:
         row = pair.published
-        for head in heads:
+        for key, budget in heads:
             # What keeps everything has one value for all budgets.
-            if head.key == _column(row) and row.budget in (None, head.budget):
-                grid[_label(row)][head] = _quad(pair)
+            if key == _column(row) and row.budget in (None, budget):
+                grid[_label(row)][key, budget] = _cells(pair)
+    nothing = (Cell(),) * len(PARTS)  # the paper prints no value
+    rows = [Row(label, sum((row.get(head, nothing) for head in heads), ())) for label, row in grid.items()]
     title = reference.entry(experiment.paper, experiment.table)["title"]
     name = f"{experiment.paper} table {experiment.table}: {title}, {published[0].model}"
-    return Sheet(name, heads, grid, [LEGEND, *_notes(found, mine, experiment, store)])
+    groups = [Group(f"{_heading(*key)}, {budget}", PARTS) for key, budget in heads]
+    return Record(name, groups, rows, [LEGEND, *_notes(found, mine, experiment, store)], split=True)
 
 
 def _column(row: reference.PublishedValue) -> tuple[str, str, str]:
@@ -119,20 +121,23 @@ def _label(row: reference.PublishedValue) -> str:
     return f"{row.method} {row.setting}".strip()
 
 
-def _quad(pair: Beside) -> Quad:
+def _cells(pair: Beside) -> tuple[Cell, ...]:
     """The four parts with the digits that the paper prints."""
     row, found = pair.published, pair.measured
     digits = len(row.value.partition(".")[2])
-    paper = row.value + (" !" if row.flag else "")
+    paper = Cell(row.value + (" !" if row.flag else ""), sort=row.number)
     if found is None:
-        return Quad(HOLE, "", paper, "", pair)
+        return Cell(HOLE), Cell(), paper, Cell()
     interval = (
         f"[{found.low:.{digits}f}, {found.high:.{digits}f}]" if math.isfinite(found.low) else "no interval"
     )
-    value = f"{found.value:.{digits}f}" if math.isfinite(found.value) else "n/a"
-    known = math.isfinite(pair.difference)
-    gap = f"{pair.difference:+.{digits}f}{'*' if pair.sure else ''}" if known else ""
-    return Quad(value, interval, paper, gap, pair)
+    measured = Cell("n/a")
+    if math.isfinite(found.value):
+        measured = Cell(f"{found.value:.{digits}f}", sort=found.value)
+    gap = Cell()
+    if math.isfinite(pair.difference):
+        gap = Cell(f"{pair.difference:+.{digits}f}{'*' if pair.sure else ''}", sort=pair.difference)
+    return measured, Cell(interval), paper, gap
 
 
 def _notes(found: Sequence[Entry], mine: Sequence[Beside], experiment: Experiment, store: Path) -> list[str]:
@@ -211,16 +216,13 @@ def _commands(
 
 def to_csv(shown: Sequence[Beside]) -> str:
     """One row a published value, numbers unrounded; empty where nothing is measured."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    rows = []
     for pair in shown:
         row, found, entry = pair.published, pair.measured, pair.entry
-        ours = (found.value, found.low, found.high) if found else ("", "", "")
-        counts = (found.n, found.clusters) if found else ("", "")
-        kept = [entry.kept[key] for key in ("mean", "min", "max")] if entry and entry.kept else [""] * 3
-        digest = entry.cell.digest if entry else ""
+        ours = (found.value, found.low, found.high) if found else (None,) * 3
+        counts = (found.n, found.clusters) if found else (None,) * 2
+        kept = [entry.kept[key] for key in ("mean", "min", "max")] if entry and entry.kept else [None] * 3
+        digest = entry.cell.digest if entry else None
         line = [getattr(row, name) for name in COLUMNS[:9]]
-        line += [*ours, row.value, pair.difference, *counts, *kept, digest, row.flag]
-        writer.writerow("" if value is None or value != value else value for value in line)
-    return out.getvalue()
+        rows.append([*line, *ours, row.value, pair.difference, *counts, *kept, digest, row.flag])
+    return csv_lines(COLUMNS, rows)

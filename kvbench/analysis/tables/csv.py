@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kvbench.analysis.tables.shape import Column, Table, Value, is_full
+from kvbench.rendering.csv import lines
 
 COLUMNS = ["model", "method", "benchmark", "metric", "budget", "value", "delta", "ci_low", "ci_high", "best"]
 COLUMNS += ["n", "kept_mean", "kept_min", "kept_max", "base", "base_window", "p", "p_holm"]
@@ -16,13 +14,12 @@ COLUMNS += ["n", "kept_mean", "kept_min", "kept_max", "base", "base_window", "p"
 
 def to_csv(tables: Sequence[Table]) -> str:
     """Long form of what the table shows: one row per cell of the table, holes included, values unscaled."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
-    writer.writeheader()
+    rows = []
     for item in tables:
         for label, column, value in _cells(item):
-            writer.writerow({key: _plain(field) for key, field in _row(item.model, label, column, value)})
-    return out.getvalue()
+            known = dict(_row(item.model, label, column, value))
+            rows.append([known.get(name) for name in COLUMNS])
+    return lines(COLUMNS, rows)
 
 
 def _cells(item: Table) -> Iterator[tuple[str, Column, Value]]:
@@ -51,8 +48,3 @@ def _row(model: str, label: str, column: Column, value: Value) -> Iterator[tuple
     yield "base", base.label if base is not None else None
     yield "base_window", base.window if base is not None else None
     yield from (("p", value.p), ("p_holm", value.p_holm))
-
-
-def _plain(value: Any) -> Any:
-    """Empty where there is no number."""
-    return "" if value is None or (isinstance(value, float) and not math.isfinite(value)) else value

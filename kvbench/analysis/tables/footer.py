@@ -9,7 +9,8 @@ from pathlib import Path
 from kvbench.analysis.resampling import FEWEST, ROUGH
 from kvbench.analysis.results import Entry
 from kvbench.analysis.tables import fill, rounding
-from kvbench.analysis.tables.shape import HOLE, Table
+from kvbench.analysis.tables.shape import Table
+from kvbench.rendering import HOLE
 from kvbench.store import earlier, every_cell
 from kvbench.support.words import counted
 

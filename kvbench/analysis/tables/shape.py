@@ -10,7 +10,6 @@ from kvbench.analysis.bootstrap import Difference
 from kvbench.analysis.results import Entry
 from kvbench.benchmarks.fidelity import AGREEMENT, ROUGE
 
-HOLE = "—"
 _METRIC_TITLES = {
     "anls": "ANLS",
     "exact_match": "accuracy",

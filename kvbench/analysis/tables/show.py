@@ -1,11 +1,30 @@
-"""One value as it is shown, the same in every format."""
+"""One model's table as a record: values, differences and intervals as they are shown in every format."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from kvbench.analysis.tables.shape import HOLE, Column, Table
+from kvbench.analysis.tables.shape import Column, Table, family, is_full
+from kvbench.rendering import HOLE, Cell, Group, Record, Row
+
+
+def record(item: Table) -> Record:
+    """Methods down, benchmarks x budgets across, the methods of one capacity together."""
+    blocks = groups(item.columns)
+    heads = [Group(block[0].heading, tuple(str(c.budget or "full") for c in block)) for block in blocks]
+    rows, previous = [], None
+    for label in item.grid:
+        cells = tuple(_cell(item, label, column) for block in blocks for column in block)
+        rows.append(Row(label, cells, is_full(label), previous not in (None, family(label)[0])))
+        previous = family(label)[0]
+    return Record(item.model, heads, rows, [legend(item), *item.footer], even=True)
+
+
+def _cell(item: Table, label: str, column: Column) -> Cell:
+    value = item.grid[label][column]
+    known = value.value is not None and math.isfinite(value.value)
+    return Cell(*parts(item, label, column), value.best, value.value if known else None)
 
 
 def parts(item: Table, label: str, column: Column) -> tuple[str, str, str]:
@@ -38,8 +57,8 @@ def _p(value: float) -> str:
 BEST = "●"
 
 
-def legend(item: Table, best: str = BEST) -> str:
-    """The sentence under a table; ``best`` is how the format marks the best value."""
+def legend(item: Table) -> str:
+    """The sentence under a table."""
     choice = item.choice
     base = (
         "the same capacity without the score (with a refresh: from the same method without it)"
@@ -55,7 +74,7 @@ def legend(item: Table, best: str = BEST) -> str:
             " test in its place, then adjusted by Holm over one family: every such difference of this model"
             " and metric, all benchmarks, methods and budgets (questions count as independent)"
         )
-    return f"↑↓→ difference from {base}{at}, {below}; {best} best compressed value, lead outside noise."
+    return f"↑↓→ difference from {base}{at}, {below}; {BEST} best compressed value, lead outside noise."
 
 
 def rule_of(interval: str) -> str:

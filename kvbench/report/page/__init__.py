@@ -39,15 +39,15 @@ def _store(store: Path, options: Options, pictures: dict[str, str]) -> dict[str,
     from kvbench.analysis.figures import draw
     from kvbench.analysis.figures.style import inline
     from kvbench.analysis.results import COLUMNS, entries, rows
-    from kvbench.analysis.tables import build, published
-    from kvbench.analysis.tables.html import to_html
+    from kvbench.analysis.tables import build, published, record
+    from kvbench.rendering import html
     from kvbench.report.samples import embedded, groups
 
     found = entries(store)
     models = dict.fromkeys(entry.cell.model for entry in found)
     return {
         "name": store.name,
-        "tables": [Markup(to_html(build(found, model, store))) for model in models],
+        "tables": [Markup(html.show(record(build(found, model, store)))) for model in models],
         "published": [(name, Markup(table)) for name, table in published(found, store)],
         "claims": _claims(store),
         "columns": COLUMNS,
@@ -65,10 +65,10 @@ def _claims(store: Path) -> dict[str, Any] | None:
     if not (store / "claims").is_dir():
         return None
     from kvbench import claims
-    from kvbench.claims import rendering
+    from kvbench.claims import verdicts
 
-    papers, commands = rendering.parts(claims.rows(store), str(store))
-    return {"columns": rendering.COLUMNS, "papers": papers, "commands": commands}
+    papers, commands = verdicts.parts(claims.rows(store), str(store))
+    return {"columns": verdicts.COLUMNS, "papers": papers, "commands": commands}
 
 
 def _provenance(found: Sequence[Any]) -> list[dict[str, Any]]:
