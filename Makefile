@@ -32,8 +32,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt $(PAGES)
 table1: setup  ## Table 1: uncompressed and compressed at three budgets (PROFILE=paper: the papers' models)
 	@$(KVBENCH) run experiment=table1 profile=$(PROFILE) store=$(STORE)
 	@$(KVBENCH) table store=$(STORE)
-	@$(KVBENCH) retained store=$(STORE) --samples 2
-	@$(KVBENCH) report store=$(STORE) --figures
+	@$(KVBENCH) report store=$(STORE) overlays=2 figures=true
 
 documents: setup  ## real text through the bare language model: fidelity by method and budget
 	@$(KVBENCH) run experiment=documents store=runs/documents
@@ -70,12 +69,11 @@ ecokv-figure%: setup
 
 bacon-figure%: setup
 	@$(KVBENCH) run experiment=$(subst -,_,$@) profile=$(PROFILE) $(LIMIT:%=limit=%)
-	@$(KVBENCH) retained store=runs/$(subst -,_,$@)
-	@$(KVBENCH) figures store=runs/$(subst -,_,$@)
+	@$(KVBENCH) figures store=runs/$(subst -,_,$@) overlays=4
 
 bench: setup  ## measure the grid, overhead, selection and scoring (runs/bench/*.json)
 	@$(KVBENCH) bench grid
-	@$(KVBENCH) bench grid --model smollm2 --single 8
+	@$(KVBENCH) bench grid model=smollm2 single=8
 	@$(KVBENCH) bench overhead
 	@$(KVBENCH) bench select
 	@$(KVBENCH) bench score

@@ -36,11 +36,13 @@ COMMANDS = {
     "figures": "draw a store's figures: SVG, PDF, PNG",
     "report": "one HTML page of stores: tables, figures, samples",
     "compare": "the same cells in two stores: differences and flips",
-    "retained": "work out which visual tokens are kept, for the report's overlays",
     "claims": "the papers' claims: our figures and whether they hold",
     "analyze": "what stored traces say of refresh policies: `analyze drift`",
     "power": "how small a difference a number of samples can show",
 }
+
+# What went into another command, by its former name.
+MOVED = {"retained": "report overlays=N"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -118,6 +120,8 @@ def _dispatch(arguments: list[str]) -> int:
             print(version("kvbench"))
         return DONE
     command, rest = arguments[0], arguments[1:]
+    if command in MOVED:
+        raise UserError(f"`kvbench {command}` is now `kvbench {MOVED[command]}`.")
     if command not in COMMANDS:
         from kvbench.checks import suggest
 

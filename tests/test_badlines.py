@@ -47,7 +47,7 @@ def test_strange_lines_have_a_sentence_or_a_plan(capsys, tmp_path, monkeypatch):
     assert 100 < sum(map(bool, answers)) < 250  # of both kinds there are many
 
 
-@pytest.mark.parametrize("command", ["power", "claims", "analyze", "table", "report", "status", "retained"])
+@pytest.mark.parametrize("command", ["power", "claims", "analyze", "table", "report", "status", "figures"])
 def test_strange_words_of_the_other_commands(capsys, tmp_path, command):
     (tmp_path / "empty").mkdir()
     for pattern in badlines.STORES:

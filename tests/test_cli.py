@@ -167,3 +167,17 @@ def test_score_and_table_call_the_analysis(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(analysis, "score_store", lambda store: [analysis.Missing("snapkv is not scored.")])
     assert cli.main(["score", f"store={tmp_path}"]) == 1
     assert cli.main(["table", str(tmp_path)]) == 1
+
+
+def test_an_option_is_a_setting_too(capsys):
+    assert cli.main(["reference", "--paper", "ecokv", "--table", "1", "--format", "csv"]) == 0
+    flags = capsys.readouterr().out
+    assert cli.main(["reference", "paper=ecokv", "table=1", "format=csv"]) == 0
+    assert capsys.readouterr().out == flags != ""
+    assert cli.main(["table", "exact=perhaps"]) == 2
+    assert "exact must be true or false, not 'perhaps'" in capsys.readouterr().err
+
+
+def test_a_former_name_says_the_new_one(capsys):
+    assert cli.main(["retained", "store=runs/x"]) == 2
+    assert "is now `kvbench report overlays=N`" in capsys.readouterr().err

@@ -193,7 +193,7 @@ def test_chain_of_thought_from_config_to_journal(tmp_path, monkeypatch):
         assert reasoning == same[0]["reasoning"]
         last = adapter.prepare(sample.final(reasoning), sample.images())
         assert greedy(adapter, last, 6) == same[0]["text"]
-    assert main(["retained", f"store={tmp_path}/s", "--samples", "1"]) == 0
+    assert main(["figures", f"store={tmp_path}/s", "overlays=1"]) == 0
 
 
 def greedy(adapter, inputs, longest):

@@ -219,7 +219,7 @@ def test_in_a_browser(page):
         tab.keyboard.press("ArrowDown")
         ins = tab.locator(".answers tr", has_text="snapkv · 64").locator("ins")
         assert [text.strip() for text in ins.all_inner_texts()] == ["another"]
-        assert "kvbench retained" in tab.locator(".overlay-note").inner_text()
+        assert "kvbench report overlays=4" in tab.locator(".overlay-note").inner_text()
         tab.keyboard.press("k")
         assert "Sample 1" in tab.locator(".detail h4").inner_text()
         tab.keyboard.press("j")

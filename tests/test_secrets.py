@@ -19,7 +19,7 @@ from kvbench.support import masking
 KEY = "0123456789abcdef0123456789abcdef01234567"
 COMMANDS = [
     ["status"], ["figures"], ["table"], ["report"], ["score"], ["compare"], ["claims", "measure=false"],
-    ["analyze", "drift"], ["retained"], ["power"],
+    ["analyze", "drift"], ["power"],
 ]  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Cache size, peak memory and total time per method, as the papers' efficiency tables have them.
 
-    kvbench bench efficiency --table ecokv_table5
-    kvbench bench efficiency --model smollm2 --length 1024 --new-tokens 64 --repeats 2
+    kvbench bench efficiency table=ecokv_table5
+    kvbench bench efficiency model=smollm2 length=1024 new_tokens=64 repeats=2
 
 Every method runs alone. The context is synthetic (random tokens) unless a benchmark is named; `cache_GiB`
 holds the prompt's keys and values that the method keeps, `total_s` prefill, selection and decode; all are

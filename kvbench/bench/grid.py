@@ -1,6 +1,6 @@
 """The whole grid of table 1 against its cells run one by one: same process, same samples, same tokens.
 
-    kvbench bench grid --model smollm2 --length 1200 --new-tokens 32
+    kvbench bench grid model=smollm2 length=1200 new_tokens=32
 
 The grid is FullKV and 16 methods at three budgets, 49 cells. `ratio` is the time of the whole grid over the
 mean time of a cell alone; `saved` is what all cells one by one take over the whole grid. A cell whose

@@ -1,6 +1,6 @@
 """Time of a whole run beyond the model's own forward passes.
 
-    kvbench bench overhead --benchmark docqa_mini --limit 10
+    kvbench bench overhead benchmark=docqa_mini limit=10
 
 Runs a job as `kvbench run` does, into an empty store, and counts from the first prompt to the last written
 result. What lies outside of model.forward is told apart, each relative to the model's own time: the methods'

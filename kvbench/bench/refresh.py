@@ -1,6 +1,6 @@
 """Decode time per token of refresh policies relative to one-shot selection, on random weights.
 
-    kvbench bench refresh --prefix 4096 --layers 28
+    kvbench bench refresh prefix=4096 layers=28
 
 The decoder has the width of a 2B multimodal model. Layers share one set of weights, which is larger than
 any CPU cache, so a step reads as much memory as with weights of their own. The prompt's keys and values are

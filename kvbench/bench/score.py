@@ -1,6 +1,6 @@
 """Scoring many cells of captions against lmms-eval's own time, figures equal; and paired intervals.
 
-    kvbench bench score --cells 49 --samples 100 --own 6
+    kvbench bench score cells=49 samples=100 own=6
 
 Captions are the references with words left out by chance. lmms-eval scores cells one by one, so its time
 is measured on the first `--own` cells and stated per cell; `share_percent` compares per cell. `unequal`

@@ -1,6 +1,6 @@
 """Time of each method's selection against the prompt length, and its share of the prefill.
 
-    kvbench bench select --model smollm2 --lengths 512 1024 2048
+    kvbench bench select model=smollm2 lengths=512,1024,2048
 
 A method alone includes the window attention and key statistics that it needs. The row `together` selects
 for all methods of one sample, where those are computed once: its share of the prefill is what a grid pays.

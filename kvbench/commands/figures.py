@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kvbench.commands import DONE
+from kvbench.commands.overlays import add_overlays, overlays
 from kvbench.commands.score import scored
 from kvbench.planning.parsing import store_parser, store_settings
 from kvbench.support.words import counted
@@ -14,7 +15,7 @@ def main(arguments: list[str]) -> int:
     parser = store_parser(
         "figures",
         "Draw score against budget, realised entries, option maps, cost against fidelity; where answers were "
-        "traced, drift, thresholds and refreshes; what `kvbench observe` and `kvbench retained` found.",
+        "traced, drift, thresholds and refreshes; what `kvbench observe` and `overlays=` found.",
     )
     from kvbench.analysis import figures
     from kvbench.store import cells
@@ -25,9 +26,11 @@ def main(arguments: list[str]) -> int:
         default=",".join(figures.FORMATS),
         help=f"list of {', '.join(figures.FORMATS)} (default: all of them)",
     )
+    add_overlays(parser)
     options = parser.known(arguments)
     settings = store_settings(options.settings, {"store": "runs/default"})
     store = Path(settings["store"])
+    overlays(store, options)
     code = scored(store) if cells(store) else DONE  # a store may hold observations alone
     out = options.out or store / "figures"
     paths = figures.write(store, out, [name for name in options.formats.split(",") if name])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from kvbench.commands.overlays import add_overlays, overlays
 from kvbench.commands.score import exit_code, warned
 from kvbench.errors import UserError
 from kvbench.planning.parsing import Parser
@@ -31,6 +32,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--figures", action="store_true", help="also write the figures as files to STORE/figures"
     )
+    add_overlays(parser)
     options = parser.known(arguments)
     for name, least in (("images", 0), ("pixels", 16), ("samples", 1)):
         if getattr(options, name) < least:
@@ -39,6 +41,8 @@ def main(arguments: list[str]) -> int:
     for store in stores:
         if not store.is_dir():
             raise UserError(f"there is no store at {store}: name one with store=DIR, or `kvbench run` first.")
+    for store in stores:
+        overlays(store, options)
     warnings = [warning for store in stores for warning in warned(store)]
     out = options.out or stores[0] / "report.html"
     chosen = report.Options(options.images, options.pixels, options.samples)

@@ -35,20 +35,38 @@ class Parser(argparse.ArgumentParser):
     """argparse that answers mistakes with one sentence and the nearest names."""
 
     def __init__(self, **settings: Any) -> None:
+        settings.setdefault("epilog", "An option --NAME VALUE can be written NAME=VALUE.")
         super().__init__(allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; see `{self.prog} --help`.")
 
     def known(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Parse, options anywhere among the words; an unknown one is a UserError with the nearest."""
-        namespace, unknown = self.parse_known_intermixed_args(list(arguments))
+        """Parse, options anywhere among the words; an unknown one is a UserError with the nearest.
+
+        An option may be written as a setting too: ``limit=3``, ``budgets=128,64``, ``exact=true``.
+        """
+        words = [word for argument in arguments for word in self._flag(argument)]
+        namespace, unknown = self.parse_known_intermixed_args(words)
         if unknown:
             from kvbench.checks import suggest
 
             options = [option for action in self._actions for option in action.option_strings]
             raise UserError(f"`{self.prog}` has no option {unknown[0]!r}: {suggest(unknown[0], options)}")
         return namespace
+
+    def _flag(self, word: str) -> list[str]:
+        """A word KEY=VALUE as the option --KEY, where the command has it; any other word as it is."""
+        key, equals, value = word.partition("=")
+        action = self._option_string_actions.get(f"--{key.replace('_', '-')}")
+        if not equals or action is None:
+            return [word]
+        if action.nargs == 0:
+            if value not in ("true", "false"):
+                self.error(f"{key} must be true or false, not {value!r}")
+            return [action.option_strings[0]] if value == "true" else []
+        many = value.split(",") if action.nargs == "+" else [value]
+        return [action.option_strings[-1], *many]
 
 
 def sweep_parser(name: str, description: str) -> Parser:

@@ -1,4 +1,4 @@
-"""Which visual tokens every cell keeps, as ``kvbench retained`` stores it beside the answers.
+"""Which visual tokens every cell keeps, as ``overlays=`` of a report stores it beside the answers.
 
 STORE/MODEL/BENCHMARK/retained/INDEX.json holds, per sample, one grid an image and, per cell, a byte a visual
 token: the share of (layer, KV head) pairs that keep it, times 255.
@@ -29,5 +29,5 @@ def read(folder: Path, index: int) -> dict[str, Any] | None:
         return None
     except ValueError as error:
         raise UserError(
-            f"{path} is damaged ({error}): delete it and call `kvbench retained` again."
+            f"{path} is damaged ({error}): delete it and call `kvbench report overlays=4` again."
         ) from error

@@ -1,4 +1,4 @@
-"""Pictures under the visual tokens that methods retain, side by side; ``kvbench retained`` stored them."""
+"""Pictures under the visual tokens that methods retain, side by side; ``overlays=`` stored them."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ class Browser {
 
   // The picture twice, each under the retained tokens of a chosen method.
   pictures(sample, uris) {
-    if (!uris.length) return [element("p", "No picture is embedded for this sample; `kvbench report --images N` embeds those of N.", {class: "hint"})];
+    if (!uris.length) return [element("p", "No picture is embedded for this sample; `kvbench report images=N` embeds those of N.", {class: "hint"})];
     const made = element("div", null, {class: "overlays"});
     const known = (sample.k ?? []).flatMap((shares, cell) => shares ? [cell] : []);
     for (const first of known.length > 1 ? [known[0], known.at(-1)] : [known[0] ?? -1]) {
@@ -193,7 +193,7 @@ class Browser {
       made.append(side);
     }
     const note = known.length ? "Bright tiles are kept by more layers and heads; dark ones are dropped." :
-      "The store does not hold which tokens are kept: `kvbench retained` works it out.";
+      "The store does not hold which tokens are kept: `kvbench report overlays=4` works it out.";
     return [made, element("p", note, {class: "hint overlay-note"})];
   }
 
