@@ -23,6 +23,7 @@ REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, e
 COMMANDS = {
     "run": "generate the missing answers of cells",
     "plan": "show what `run` would do and what is done",
+    "new": "write a method of your own to begin with, and its test",
     "status": "progress, pace, failures and time left of a store",
     "list": "name methods, refresh policies, models, benchmarks and experiments",
     "doctor": "say what models and benchmarks need here, and what is missing",

@@ -13,10 +13,14 @@ def main(arguments: list[str]) -> int:
     kinds = ("methods", "refresh", "models", "benchmarks", "experiments")
     parser = Parser(prog="kvbench list", description="What can be named in a command.")
     parser.add_argument(
-        "kind", nargs="*", metavar="KIND", help=f"{', '.join(kinds)}; all of them when left out"
+        "kind", nargs="*", metavar="KIND", help=f"{', '.join(kinds)} (default: all); plugins=[FILE.py]"
     )
-    chosen = parser.known(arguments).kind or kinds
+    words = parser.known(arguments).kind
+    chosen = [word for word in words if not word.startswith("plugins=")] or kinds
     from kvbench.commands import overview
+    from kvbench.planning import compose
+
+    compose.plug(words)
 
     for kind in chosen:
         if kind not in kinds:

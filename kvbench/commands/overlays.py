@@ -18,6 +18,7 @@ def add_overlays(parser: Parser) -> None:
         default=0,
         help="lay kept tokens over the first N pictures a benchmark; loads the model for new ones",
     )
+    parser.add_argument("--plugins", help="files of the methods of one's own among the cells, as for run")
     parser.add_argument("--device", default="auto", help="for the overlays: auto (default), cpu or cuda")
 
 
@@ -27,7 +28,10 @@ def overlays(store: Path, options: argparse.Namespace) -> None:
         raise UserError(f"overlays must be at least 0, not {options.overlays}.")
     if not options.overlays:
         return
+    from kvbench.planning import compose
     from kvbench.running import retained
 
+    if options.plugins:
+        compose.plug([f"plugins={options.plugins}"])
     say = lambda line: print(line, file=sys.stderr)  # noqa: E731
     retained.compute(store, options.overlays, options.device, say)

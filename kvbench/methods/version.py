@@ -39,11 +39,23 @@ def of(spec: dict[str, Any]) -> str | None:
 
 @functools.cache
 def _of_parts(chosen: tuple[tuple[str, str], ...]) -> str:
-    return version(*(lookup(kind, name) for kind, name in chosen))
+    return version(*(_part(kind, name) for kind, name in chosen))
 
 
-def version(*things: type | ModuleType) -> str:
-    """Ten hex digits for what classes or modules say, with what they import and what all methods share."""
+def _part(kind: str, name: str) -> type | Path:
+    """The class of a part; of one that is not loaded here, the file that a store remembers it from."""
+    from kvbench.methods import plugins
+
+    try:
+        return lookup(kind, name)
+    except UserError:
+        if (file := plugins.source(kind, name)) is None:
+            raise
+        return file
+
+
+def version(*things: type | ModuleType | Path) -> str:
+    """Ten hex digits for what classes, modules or files say, what they import and what all methods share."""
     said = set().union(*map(_said, [*map(_file, things), *SHARED]))
     return hashlib.sha256("\n".join(sorted(said)).encode()).hexdigest()[:10]
 
@@ -67,9 +79,16 @@ def forget() -> None:
         cached.cache_clear()
 
 
-def _file(thing: type | ModuleType) -> Path:
-    """The source file of a class or module."""
+def _file(thing: type | ModuleType | Path) -> Path:
+    """The source file of a class or module. Raises UserError for what was typed into a notebook."""
+    if isinstance(thing, Path):
+        return thing
     module = thing if isinstance(thing, ModuleType) else sys.modules[thing.__module__]
+    if getattr(module, "__file__", None) is None:
+        raise UserError(
+            f"{thing.__qualname__} has no file, so answers of it cannot be told from those of a changed one: "
+            "put it into FILE.py and give plugins=[FILE.py]."
+        )
     return Path(module.__file__).resolve()
 
 

@@ -14,7 +14,7 @@ from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -24,12 +24,13 @@ from kvbench import paths
 from kvbench.checks import suggest
 from kvbench.errors import UserError
 from kvbench.identity import revisions
-from kvbench.methods import registry
+from kvbench.methods import plugins, registry
 from kvbench.planning.config import RunConfig
 
 # Fields that take more than one word or number.
 _FORMS = {
     "exclude": "a list of MODEL/METHOD patterns such as exclude=[embedded/sparsemm*], or []",
+    "plugins": "a list of files such as plugins=[my_method.py]",
     "axes": "left to kvbench: write method=A,B budget=128,64",
     "decode": "set key by key, as decode.compile=true",
     "store": "one folder, as store=runs/NAME",
@@ -58,6 +59,7 @@ def register() -> None:
     method file of conf/method/ that has a score also exists as NAME+SCORE for every score.
     """
     revisions.register()
+    plugins.installed()
     store = ConfigStore.instance()
     store.store(group="hydra/sweeper", name="kvbench", node=CellSweeperConf, provider="kvbench")
     store.store(group="hydra/launcher", name="kvbench_slurm", node=SlurmLauncherConf, provider="kvbench")
@@ -81,6 +83,22 @@ def _has_score(path: Path) -> bool:
     entries = [entry for entry in document.get("defaults", []) if isinstance(entry, dict)]
     groups = [str(group).removeprefix("override ").lstrip("/") for entry in entries for group in entry]
     return "score@score" in groups
+
+
+def plug(overrides: list[str]) -> None:
+    """Load the files that ``plugins=[FILE.py]`` names, before the groups of their methods are read.
+
+    Raises UserError for a file that registers no method.
+    """
+    words = [word for word in overrides if word.lstrip("+").startswith("plugins=")]
+    if not words:
+        return
+    files = OverridesParser.create().parse_override(words[-1]).value()
+    files = [files] if isinstance(files, (str, QuotedString)) else files
+    if plugins.load(getattr(file, "text", str(file)) for file in files):
+        _cache.clear()
+        if GlobalHydra.instance().is_initialized():
+            register()
 
 
 @contextmanager

@@ -59,6 +59,7 @@ class RunConfig:
     max_branch_bytes: Optional[int] = _field("runtime", default=None)  # noqa: UP045
     decode: DecodeConfig = _field("runtime", default_factory=DecodeConfig)
     launcher: dict[str, Any] = _field("runtime", default_factory=dict)  # conf/launcher: where jobs run
+    plugins: list[str] = _field("runtime", default_factory=list)  # files that register methods of one's own
     exclude: list[str] = _field("runtime", default_factory=list)  # MODEL/METHOD patterns left out of sweeps
     tracking: dict[str, Any] = _field("runtime", default_factory=dict)  # conf/tracking: where else results go
     retries: int = _field("runtime", default=1)  # further tries of a sample that fails

@@ -25,7 +25,7 @@ OVERRIDES = """overrides are Hydra's KEY=VALUE; with -m a value may be a list A,
   cells that share a job's prefill: method, budget, method.window, method.score.OPTION, method.capacity.OPTION
     and refresh, refresh.OPTION, refresh.POLICY.OPTION (of that policy alone)
   for all: limit, store, shards, retries, fail_fast, launcher, sync, trace, offload, max_branch_bytes,
-    decode.compile, decode.invariant, exclude, tracking
+    decode.compile, decode.invariant, exclude, tracking, plugins=[FILE.py] (methods of your own)
   benchmark.unreadable=stop|exclude: a sample that cannot be answered (no picture, too long) leaves cells
     without a score (stop, the default), or is left out of all cells, as the table says
 A method is fullkv, CAPACITY or CAPACITY+SCORE; `kvbench list methods` names them and their options."""

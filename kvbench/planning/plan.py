@@ -80,6 +80,7 @@ def jobs(overrides: list[str], multirun: bool = False) -> list[Job]:
 
     ``overrides`` is the command line; several values need ``multirun`` or an experiment that sweeps.
     """
+    compose.plug(overrides)
     with compose.session():
         lines = axes.for_hydra(overrides)
         master = compose.compose(lines, multirun=True)
@@ -106,6 +107,7 @@ def excluded(model: str, method: str, patterns: Iterable[str]) -> bool:
 @compose.sentences()
 def job(overrides: list[str], shared: list[str]) -> Job:
     """The job of one list of overrides; ``shared`` are Hydra's own overrides, as ``hydra.searchpath``."""
+    compose.plug(overrides)
     composed = compose.compose(shared + overrides)
     raw = compose.plain(composed, resolve=False)
     del raw["hydra"]

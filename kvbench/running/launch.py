@@ -12,6 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 
 from kvbench import store
 from kvbench.errors import UserError
+from kvbench.methods import plugins
 from kvbench.planning import axes, compose, plan
 from kvbench.running import preempt, sweeper, tracking
 from kvbench.running import run as generation
@@ -35,6 +36,7 @@ def run(overrides: list[str], multirun: bool, command: list[str]) -> int:
             _say(notice)
         if len(jobs) > 1:  # a single job says it at once
             _say_what_lacks(jobs)
+        plugins.write(where)
         store.check_versions([cell for job in jobs for cell in job.cells], where)
         with compose.sentences(), preempt.watched():
             returns = hydra.multirun(

@@ -189,6 +189,9 @@ def cells(store: Path | str) -> list[Cell]:
 
 def every_cell(store: Path | str) -> list[Cell]:
     """Those of earlier versions of a method too."""
+    from kvbench.methods import plugins
+
+    plugins.remember(Path(store))
     found = [cell for folder in folders(Path(store)) for cell in cells_of(folder)]
     return sorted(found, key=lambda cell: cell.order)
 

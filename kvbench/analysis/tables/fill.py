@@ -12,6 +12,8 @@ from typing import Any
 from kvbench.analysis.results import Entry
 from kvbench.analysis.tables.shape import Table, is_full
 from kvbench.errors import UserError
+from kvbench.methods import plugins
+from kvbench.methods.registry import KINDS
 from kvbench.paths import BUILT_IN, is_folder
 from kvbench.planning import config, plan, specs
 from kvbench.store import Cell
@@ -88,6 +90,9 @@ def of_job(
 
 def _of_method(cell: Cell, options: dict[str, Any]) -> list[str]:
     words = [f"refresh={cell.refresh}"] if cell.refresh != "none" else []
+    parts = [(kind, (cell.config["method"].get(kind) or {}).get("name")) for kind in KINDS]
+    files = sorted({str(file) for part in parts if (file := plugins.source(*part))})
+    words += [word("plugins", files)] if files else []
     usual = _usual_options(cell.model, cell.benchmark, cell.first, cell.refresh)
     return words + [
         word(key if key.startswith("refresh.") else f"method.{key}", value)
