@@ -10,8 +10,9 @@ def cache_dir() -> Path:
 
 
 def conf_dir() -> Path:
-    """Folder of the Hydra configs, beside the package in a checkout."""
-    return Path(__file__).resolve().parent.parent / "conf"
+    """Folder of the Hydra configs: inside an installed package, beside it in a checkout."""
+    package = Path(__file__).resolve().parent
+    return package / "conf" if (package / "conf").is_dir() else package.parent / "conf"
 
 
 # Data and weights that are no folder of the user's, whatever lies in the current one.

@@ -152,7 +152,7 @@ def test_unknown_kind_metric_and_task():
 
 def test_missing_sets_name_the_command(tmp_path, monkeypatch):
     monkeypatch.setenv("KVBENCH_CACHE", str(tmp_path))
-    with pytest.raises(UserError, match="make setup"):
+    with pytest.raises(UserError, match="fetch benchmark=docqa_mini"):
         benchmarks.load(benchmark_cfg("docqa_mini"))
     with pytest.raises(UserError, match="no parquet file"):
         benchmarks.load(benchmark_cfg("docqa_mini", tmp_path))
@@ -193,7 +193,7 @@ def test_documents_have_800_to_1500_tokens(monkeypatch):
         monkeypatch.delenv("KVBENCH_CACHE", raising=False)
     else:
         monkeypatch.setenv("KVBENCH_CACHE", CACHE)
-    folder = language.folder()  # an error that names `make setup` when there is none
+    folder = language.folder()  # an error that names `fetch model=embedded` when there is none
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)

@@ -46,12 +46,12 @@ def test_a_changed_layer_stops_the_run_and_doctor_says_it(cache):
     assert language.folder() == folder and doctor.model(MODEL, thorough=True)[0].present
     flip(folder, tensors)
     language.check.cache_clear()
-    with pytest.raises(UserError, match="delete this folder and run `make setup`"):
+    with pytest.raises(UserError, match="delete this folder and run `kvbench fetch model=embedded`"):
         language.folder()
     with pytest.raises(UserError, match="not the one that was converted"):
         language.build()
     finding = doctor.model(MODEL, thorough=True)[0]
-    assert not finding.present and "make setup" in finding.what
+    assert not finding.present and "fetch model=embedded" in finding.what
     # A digest file that agrees with the changed weights makes other cells.
     shipped = revisions.weights("shipped")
     language._write(folder, digest.of_model(folder))
@@ -143,7 +143,7 @@ def test_a_digest_that_lies_is_noticed(drawn):
     root, _ = drawn
     rows(root, "snappy", 1, shade=9)
     sets._drawn.cache_clear()
-    with pytest.raises(UserError, match="are not as they were drawn: delete it and run `make setup`"):
+    with pytest.raises(UserError, match="are not as they were drawn: delete it, they are drawn again"):
         sets.version()
 
 

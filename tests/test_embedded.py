@@ -140,9 +140,9 @@ def test_missing_weights_are_said_in_one_sentence(tmp_path):
 
 def test_missing_language_model_names_the_fix(tmp_path, monkeypatch):
     monkeypatch.setenv("KVBENCH_CACHE", str(tmp_path))
-    with pytest.raises(UserError, match="make setup"):
+    with pytest.raises(UserError, match="fetch model=embedded"):
         language.folder()
-    with pytest.raises(UserError, match="make setup"):
+    with pytest.raises(UserError, match="fetch benchmark=docqa_mini"):
         sets.folder()
 
 

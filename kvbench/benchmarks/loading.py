@@ -157,8 +157,8 @@ def local_files(cfg: Mapping[str, Any], split: str) -> list[str] | None:
         files = split_files(folder, split, str(cfg["name"])) if folder else []
         if not files:
             raise UserError(
-                f"the generated data set of {cfg['name']} is missing from {cache_dir()}: run `make setup`"
-                f" (or `python -m kvbench.embedded.sets`) once."
+                f"the generated data set of {cfg['name']} is missing from {cache_dir()}: `kvbench fetch"
+                f" benchmark={cfg['name']}` draws it."
             )
         return files
     if is_folder(data):

@@ -42,7 +42,7 @@ def _video(name: str) -> str | None:
 
 def _lm_eval(name: str) -> str | None:
     lacking = [p for p in ("lm_eval", "jieba", "fuzzywuzzy", "rouge") if importlib.util.find_spec(p) is None]
-    return f"benchmark {name} needs {lacking[0]}: pip install {lacking[0]}." if lacking else None
+    return f'benchmark {name} needs {lacking[0]}: pip install "kvbench[longbench]".' if lacking else None
 
 
 CHECKS: dict[str, Callable[[str], str | None]] = {

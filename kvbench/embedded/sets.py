@@ -56,7 +56,7 @@ def recipe() -> str:
 
 @cache
 def _drawn(root: Path) -> str:
-    again = f"the generated data sets in {root} are not as they were drawn: delete it and run `make setup`."
+    again = f"the generated data sets in {root} are not as they were drawn: delete it, they are drawn again."
     try:
         document = json.loads((root / digest.FILE).read_text("utf-8"))
         if document["files"] != _files(root):
@@ -84,7 +84,8 @@ def folder() -> Path:
     """
     if not (path() / digest.FILE).exists():
         raise UserError(
-            f"the generated data sets are missing from {path()}: run `make setup`, which builds them once"
+            f"the generated data sets are missing from {path()}: `kvbench fetch benchmark=docqa_mini` draws"
+            " them."
         )
     return path()
 

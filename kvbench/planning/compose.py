@@ -109,7 +109,7 @@ def session() -> Iterator[Any]:
         return
     if not (paths.conf_dir() / "config.yaml").exists():
         raise UserError(
-            f"{paths.conf_dir()} holds no config.yaml: install a checkout of kvbench with pip install -e."
+            f"{paths.conf_dir()} holds no config.yaml: install kvbench again."
         )
     register()
     _cache.clear()

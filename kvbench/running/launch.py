@@ -16,7 +16,7 @@ from kvbench.methods import plugins
 from kvbench.planning import axes, compose, plan
 from kvbench.running import preempt, sweeper, tracking
 from kvbench.running import run as generation
-from kvbench.setup import doctor
+from kvbench.setup import doctor, first
 from kvbench.store.files import storage_error
 from kvbench.support import masking
 from kvbench.support.words import counted
@@ -28,6 +28,8 @@ def run(overrides: list[str], multirun: bool, command: list[str]) -> int:
     sweeper.register()
     with compose.session() as hydra:
         jobs = plan.jobs(overrides, multirun)
+        if any([_prepared(job) for job in jobs]):
+            jobs = plan.jobs(overrides, multirun)  # cells are named by what was made
         where = Path(jobs[0].config["store"])
         _check_store(where)
         if jobs[0].config["observe"]:
@@ -57,6 +59,12 @@ def run(overrides: list[str], multirun: bool, command: list[str]) -> int:
     if errors:
         return 2
     return 1 if len(outcomes) < len(jobs) or any(outcome.missing for outcome in outcomes) else 0
+
+
+def _prepared(job: plan.Job) -> bool:
+    """Whether a part of a job was missing that kvbench makes for itself, and is there now."""
+    made = first.language_model(job.config["model"], _say)
+    return first.drawn_sets(job.config["benchmark"], _say) or made
 
 
 def _say_what_lacks(jobs: list[plan.Job]) -> None:

@@ -105,7 +105,7 @@ def model(cfg: Mapping[str, Any], thorough: bool = False) -> list[Finding]:
     found = []
     if cfg.get("adapter") == "embedded" or weights == "embedded":
         present = (paths.cache_dir() / "smollm2-135m-instruct").is_dir()
-        how = "the small language model is not set up: run `make setup`."
+        how = "the small language model is not here: run `kvbench fetch model=embedded`."
         if present and thorough:
             from kvbench.embedded import language
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from kvbench import paths
 from kvbench.errors import UserError
+from kvbench.setup import first
 from kvbench.support.words import counted
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
@@ -30,7 +31,8 @@ def fetch(cfg: Mapping[str, Any], kind: str, say: Callable[[str], None]) -> None
 
     name = repository(cfg, kind)
     if name is None:
-        say(f"{kind} {cfg['name']}: nothing to fetch")
+        make = first.language_model if kind == "model" else first.drawn_sets
+        say(f"{kind} {cfg['name']}: {'ready' if make(cfg, say) else 'nothing to fetch'}")
         return
     repo_type = "model" if kind == "model" else "dataset"
     revision = cfg.get("revision") or None
