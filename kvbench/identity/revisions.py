@@ -111,9 +111,14 @@ def data(name: str) -> str | None:
     return _digest(root, sorted(texts), sorted(root.rglob("*.parquet")))
 
 
+def last_part(text: str | None) -> str:
+    """The last part of a path or hub id."""
+    return str(text or "auto").rstrip("/").rpartition("/")[2]
+
+
 def register() -> None:
-    """Make ``${weights_revision:FOLDER}``, ``${language_revision:WEIGHTS}``, ``${sets_revision:}`` and
-    ``${data_revision:DATA}`` known.
+    """Make ``${weights_revision:FOLDER}``, ``${language_revision:WEIGHTS}``, ``${sets_revision:}``,
+    ``${data_revision:DATA}`` and ``${last_part:PATH}`` known.
     """
     from omegaconf import OmegaConf
 
@@ -121,3 +126,4 @@ def register() -> None:
     OmegaConf.register_new_resolver("language_revision", language, replace=True)
     OmegaConf.register_new_resolver("sets_revision", sets, replace=True)
     OmegaConf.register_new_resolver("data_revision", data, replace=True)
+    OmegaConf.register_new_resolver("last_part", last_part, replace=True)

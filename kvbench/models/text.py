@@ -106,7 +106,7 @@ CONFIGS = {
 }
 
 
-def load(cfg: dict[str, Any]) -> TextAdapter:
+def load(cfg: dict[str, Any], adapter: type[TextAdapter] = TextAdapter) -> TextAdapter:
     """The model of conf/model/*.yaml.
 
     `weights` is a hub id, a folder, `embedded` (see `make setup`), or `random` (with `architecture`, `size`
@@ -129,7 +129,7 @@ def load(cfg: dict[str, Any]) -> TextAdapter:
         config = read_config(name, source, revision)
         words = read_tokenizer(AutoTokenizer, source, revision)
         model = load_weights(AutoModelForCausalLM, config, source, revision, dtype=dtype)
-    return TextAdapter(
+    return adapter(
         name,
         model.to(device),
         words,

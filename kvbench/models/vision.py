@@ -62,6 +62,14 @@ class VisionAdapter(Adapter):
     def add_positions(self, inputs: Inputs) -> None:
         """Set position ids and next_position where they are not 0, 1, 2, ..., N."""
 
+    @staticmethod
+    def image_token(config: Any) -> int:
+        """The id that stands for a part of a picture. Raises UserError for a config that names none."""
+        for name in ("image_token_id", "image_token_index"):
+            if (token := getattr(config, name, None)) is not None:
+                return token
+        raise UserError(f"a {config.model_type} checkpoint names no image token: it needs its own adapter.")
+
     def box_tokens(self, size: tuple[int, int], box: Box) -> list[int]:
         """Indices, among the visual tokens of one picture of `size` (width, height), of those that see a box.
 
@@ -109,7 +117,7 @@ class VisionAdapter(Adapter):
         if images or clips:
             ids = inputs.tensors["input_ids"][0].cpu()
             config = self.model.config
-            inputs.visual_mask = ids == config.image_token_id
+            inputs.visual_mask = ids == self.image_token(config)
             video = getattr(config, "video_token_id", None)
             if video is not None:
                 inputs.visual_mask |= ids == video

@@ -108,9 +108,7 @@ def session() -> Iterator[Any]:
         yield GlobalHydra.instance().hydra
         return
     if not (paths.conf_dir() / "config.yaml").exists():
-        raise UserError(
-            f"{paths.conf_dir()} holds no config.yaml: install kvbench again."
-        )
+        raise UserError(f"{paths.conf_dir()} holds no config.yaml: install kvbench again.")
     register()
     _cache.clear()
     with initialize_config_dir(config_dir=str(paths.conf_dir()), job_name="kvbench", version_base="1.3"):

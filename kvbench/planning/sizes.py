@@ -21,8 +21,9 @@ from kvbench.planning.specs import option_paths
 
 
 def profiles(name: str) -> list[str]:
-    """The profiles that an experiment's groups all have; [""] where it takes none."""
-    found = [{file.stem for file in (conf_dir() / group).glob("*.yaml")} for group in _groups(name) if group]
+    """The profiles that an experiment's groups all have, but for optional ones; [""] where it takes none."""
+    groups = [group for group, optional in _groups(name) if group and not optional]
+    found = [{file.stem for file in (conf_dir() / group).glob("*.yaml")} for group in groups]
     return sorted(set.intersection(*found)) if found else [""]
 
 
@@ -38,7 +39,7 @@ def read(name: str, profile: str) -> tuple[dict[str, Any], dict[str, list[str]]]
     """An experiment's own fields and, by key, the distinct values of its axes, as a profile changes them."""
     fields: dict[str, Any] = {}
     params: dict[str, Any] = {}
-    for group in _groups(name):
+    for group, _ in _groups(name):
         part = _file(group, profile) if group else _file("experiment", name)
         fields |= part
         params |= part.get("hydra", {}).get("sweeper", {}).get("params", {})
@@ -73,13 +74,16 @@ def _of_model(axes: dict[str, list[str]], model: str, exclude: Iterable[str]) ->
     return total
 
 
-def _groups(name: str) -> list[str]:
-    """The profile groups that an experiment's file names, in their order; "" stands for the file itself."""
+def _groups(name: str) -> list[tuple[str, bool]]:
+    """(profile group, whether it is optional) in the order of an experiment's file; "" is the file itself."""
     entries = _file("experiment", name).get("defaults", [])
     entries = entries if "_self_" in entries else [*entries, "_self_"]
-    return ["" if entry == "_self_" else next(iter(entry)).lstrip("/") for entry in entries]
+    groups = ["" if entry == "_self_" else next(iter(entry)) for entry in entries]
+    return [(g.removeprefix("optional ").lstrip("/"), g.startswith("optional ")) for g in groups]
 
 
 @functools.cache
 def _file(group: str, name: str) -> dict[str, Any]:
-    return yaml.safe_load((conf_dir() / group / f"{name}.yaml").read_text("utf-8")) or {}
+    """What a file says; an optional group that has no such file says nothing."""
+    file = conf_dir() / group / f"{name}.yaml"
+    return (yaml.safe_load(file.read_text("utf-8")) or {}) if file.is_file() else {}
