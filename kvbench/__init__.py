@@ -1,7 +1,7 @@
 """kvbench: a benchmark harness for KV-cache compression of multimodal language models."""
 
 __version__ = "0.1.0"
-__all__ = ["register", "select"]
+__all__ = ["compare", "generate", "load", "register", "results", "select", "wrap"]
 
 
 def __getattr__(name: str):
@@ -12,6 +12,10 @@ def __getattr__(name: str):
         plugins.installed()
 
         return select
+    if name in ("compare", "generate", "load", "results", "wrap"):
+        from kvbench import api
+
+        return getattr(api, name)
     if name == "register":
         from kvbench.methods.plugins import register
 

@@ -14,7 +14,7 @@ ORDER = [
     *("methods", "store", "engine", "embedded", "calibration", "models"),
     *("benchmarks", "identity", "reference", "planning", "setup"),
     *("observations", "analysis", "running", "claims", "report", "bench"),
-    *("commands", "cli"),
+    *("api", "commands", "cli"),
 ]
 # What reads stored results computes no answer, although it comes later.
 FORBIDDEN = {"analysis": {"engine", "models"}, "claims": {"report"}}

@@ -30,6 +30,7 @@ class Answer:
     prompt_length: int
     kept: list[list[int]] = field(repr=False)
     trace: Trace | None = field(default=None, repr=False)  # when asked for
+    positions: KeptSet | None = field(default=None, repr=False)  # kept, when asked for; None: all of them
     reasoning: str | None = None  # what a first stage generated, where there is one
     fitted: dict[str, int] = field(
         default_factory=dict
@@ -46,6 +47,7 @@ def generate(
     until: list[str] | None = None,
     seconds: dict[str, float] | None = None,
     trace: bool = False,
+    positions: bool = False,
     max_branch_bytes: int | None = None,
     say: Callable[[str], None] = print,
     compiled: bool = False,
@@ -56,6 +58,7 @@ def generate(
 
     until: strings that end an answer at their first occurrence. seconds: filled with the time of "prefill",
     "select" and "decode". trace: record drift, refreshes and overlap per step and layer in Answer.trace.
+    positions: leave what each method keeps in Answer.positions.
     max_branch_bytes, say, compiled, cache: as in kvbench.engine.decode. return_exceptions: as in
     asyncio.gather: what made a method fail alone stands in its answer's place, else the first is raised.
     Raises UserError when prompt and answer exceed the model's context.
@@ -93,6 +96,7 @@ def generate(
     for number, (branch, answer) in enumerate(zip(chosen, tokens, strict=True)):
         if isinstance(answer, list):
             answer = _answer(adapter, answer, until, inputs.length, branch.counts, traces and traces[number])
+            answer.positions = branch.kept if positions else None
         found[found.index(branch)] = answer
     _raise_first(found, unless=return_exceptions)
     return found

@@ -13,6 +13,7 @@ from kvbench.analysis.figures.style import COLOURS, grid, style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from PIL.Image import Image
 
     from kvbench.analysis.results import Entry
 
@@ -64,20 +65,33 @@ def _figure(cells: list[Entry], known: dict[int, dict[str, Any]]) -> Figure:
         found = {digest: shares(text, grids) for digest, text in document["cells"].items()}
         most = max((found[e.cell.digest].max() for e in cells if e.cell.digest in found), default=0)
         for panel, entry in zip(column, cells, strict=True):
-            panel.imshow(images[index], alpha=PALE)
-            panel.grid(False)
-            panel.set_xticks([])
-            panel.set_yticks([])
-            if entry.cell.digest in found:
-                share = found[entry.cell.digest]
-                _lay(panel, share / max(most, 1e-9), images[index].size, grids)
-                panel.set_xlabel(f"mean {share.mean():.1%}, most {share.max():.0%}")
-            panel.set_xlim(0, images[index].width)
-            panel.set_ylim(images[index].height, 0)
+            _panel(panel, images[index], found.get(entry.cell.digest), most, grids)
         column[0].set_title(_short(samples[index].text))
     for panel, entry in zip(axes[:, 0], cells, strict=True):
         panel.set_ylabel(f"{entry.label}, {entry.cell.budget}")
     return figure
+
+
+def picture(image: Image, share: np.ndarray, grids: dict[str, Any], title: str) -> Figure:
+    """One picture under share [rows, columns] of the (layer, KV head) pairs that keep each token of it."""
+    with style():
+        tall = image.height / image.width
+        figure, axes = grid(1, 1, 3.6 / tall**0.5, 3.6 * tall**0.5)
+        _panel(axes[0, 0], image.convert("RGB"), share, share.max(), grids)
+        axes[0, 0].set_title(title)
+    return figure
+
+
+def _panel(panel, image: Image, share: np.ndarray | None, most: float, grids: dict[str, Any]) -> None:
+    panel.imshow(image, alpha=PALE)
+    panel.grid(False)
+    panel.set_xticks([])
+    panel.set_yticks([])
+    if share is not None:
+        _lay(panel, share / max(most, 1e-9), image.size, grids)
+        panel.set_xlabel(f"mean {share.mean():.1%}, most {share.max():.0%}")
+    panel.set_xlim(0, image.width)
+    panel.set_ylim(image.height, 0)
 
 
 def _lay(panel, strength: np.ndarray, size: tuple[int, int], grids: dict[str, Any]) -> None:
