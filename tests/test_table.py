@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from fakestore import benchmark_cfg, method_cfg
 
-from kvbench import analysis
+from kvbench import analysis, cli
 from kvbench.analysis.bootstrap import Difference
 from kvbench.analysis.resampling import METHODS, interval
 from kvbench.analysis.results import entries, rows, settings
@@ -358,3 +358,13 @@ def test_several_models_stand_apart(tmp_path):
     put(tmp_path, "docqa_mini", "snapkv", 64, [1.0] * 12, model="other")
     text = analysis.table(tmp_path)
     assert text.splitlines()[0] == "other" and "\ntoy" in text
+
+
+def test_some_benchmarks_alone(tmp_path, capsys):
+    for name in ("docqa_mini", "textqa_mini"):
+        put(tmp_path, name, "snapkv", 64, [1.0] * 6)
+    put(tmp_path, "docqa_mini", "adakv", 64, [1.0] * 6)
+    shown = analysis.table(tmp_path, benchmarks=("textqa_mini",))
+    assert "TextQA" in shown and "DocQA" not in shown and "adakv" not in shown and "—" not in shown
+    assert cli.main(["table", f"store={tmp_path}", "benchmark=textqa_mni"]) == 2
+    assert "did you mean textqa_mini" in capsys.readouterr().err

@@ -36,6 +36,9 @@ def main(arguments: list[str]) -> int:
         " score, the same method without its refresh)",
     )
     parser.add_argument(
+        "--benchmark", default="", metavar="A,B", help="show these alone (default: all of the store)"
+    )
+    parser.add_argument(
         "--interval",
         choices=resampling.METHODS,
         default=resampling.USUAL,
@@ -52,8 +55,14 @@ def main(arguments: list[str]) -> int:
     settings = store_settings(words, usual)
     store = Path(settings["store"])
     code = scored(store)
-    choice = {"against": options.against, "interval": options.interval, "exact": options.exact}
-    chosen = choice != {"against": None, "interval": resampling.USUAL, "exact": False}
+    shown = tuple(name for name in options.benchmark.split(",") if name)
+    choice = {
+        "against": options.against,
+        "benchmarks": shown,
+        "interval": options.interval,
+        "exact": options.exact,
+    }
+    chosen = choice != {"against": None, "benchmarks": (), "interval": resampling.USUAL, "exact": False}
     if experiment is not None and experiment.paper and not chosen:
         from kvbench.analysis.tables import beside_paper
 

@@ -161,7 +161,7 @@ def sentences() -> Iterator[None]:
             ) from error
         raise UserError(
             f"cannot read the override {error.override!r}: write KEY=VALUE, as in budget=128; a value with "
-            """blanks or one of = # & ( ) ; { } is quoted twice, KEY="'VALUE'"."""
+            """blanks or one of = # & ( ) ; { } is quoted twice, NAME="'VALUE'"."""
         ) from error
     except (HydraException, OmegaConfBaseException) as error:
         raise _composition(error) from error

@@ -32,9 +32,13 @@ __all__ = ["Choice", "Table", "beside_paper", "build", "record", "table"]
 def table(store: Path, format: str = "text", width: int | None = None, choice: Choice = USUAL) -> str:
     """Render every model of a store.
 
-    Raises UserError for an empty store, an unknown format, and a method to compare with that it lacks.
+    Raises UserError for an empty store, an unknown format, and a method or benchmark that it lacks.
     """
     found = _entries(store, format)
+    here = {entry.cell.benchmark for entry in found}
+    if unknown := [name for name in choice.benchmarks if name not in here]:
+        raise UserError(f"{store} has no benchmark {unknown[0]!r}: {suggest(unknown[0], here)}")
+    found = [e for e in found if not choice.benchmarks or e.cell.benchmark in choice.benchmarks]
     known = {entry.cell.method for entry in found}
     if choice.against is not None and choice.against not in known:
         raise UserError(f"{store} has no cell of {choice.against!r}: {suggest(choice.against, known)}")

@@ -67,15 +67,17 @@ class Value:
 
 @dataclass(frozen=True)
 class Choice:
-    """What a reader chooses about differences.
+    """What a reader chooses: about differences, and which benchmarks.
 
     ``against``: the method that they are from (None: each one's own base, see ``results.base_of``);
     ``interval``: a method of ``resampling.METHODS``; ``exact``: p values instead of the intervals.
+    ``benchmarks``: those to show; empty for all.
     """
 
     against: str | None = None
     interval: str = resampling.USUAL
     exact: bool = False
+    benchmarks: tuple[str, ...] = ()
 
 
 USUAL = Choice()
