@@ -8,6 +8,7 @@ import json
 import math
 import re
 from itertools import pairwise
+from pathlib import Path
 
 import fakestore
 import numpy as np
@@ -23,7 +24,7 @@ from kvbench.analysis.tables.footer import chance
 from kvbench.analysis.tables.shape import Value
 from kvbench.benchmarks.base import Scores
 from kvbench.errors import UserError
-from kvbench.store import write_atomic
+from kvbench.store import Cell, write_atomic
 
 
 def put(
@@ -368,3 +369,31 @@ def test_some_benchmarks_alone(tmp_path, capsys):
     assert "TextQA" in shown and "DocQA" not in shown and "adakv" not in shown and "—" not in shown
     assert cli.main(["table", f"store={tmp_path}", "benchmark=textqa_mni"]) == 2
     assert "did you mean textqa_mini" in capsys.readouterr().err
+
+
+def test_a_drawing_methods_seed_is_said_once():
+    made = [
+        Cell.from_config(
+            str(seed),
+            {
+                "model": {"name": "toy"},
+                "benchmark": {"name": "docqa_mini"},
+                "method": {**method_cfg("snapkv"), "score": {"name": "random", "seed": seed}},
+                "budget": 64,
+                "seed": seed,
+                "prompt": "default",
+            },
+            Path("store"),
+        )
+        for seed in (0, 1)
+    ]
+    assert sorted(settings(made).values()) == ["seed=0", "seed=1"]
+
+
+def test_a_hole_below_the_window_is_named_and_has_no_command(tmp_path):
+    put(tmp_path, "docqa_mini", "snapkv", 64, [1.0] * 6, window=32)
+    put(tmp_path, "docqa_mini", "adakv", 64, [1.0] * 6, window=8)
+    put(tmp_path, "docqa_mini", "adakv", 24, [1.0] * 6, window=8)
+    shown = analysis.table(tmp_path, width=200)
+    assert "snapkv: no cell at budget 24, which is not above its window of 32" in shown
+    assert "to fill" not in shown

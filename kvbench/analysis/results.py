@@ -77,7 +77,8 @@ def settings(found: Sequence[Cell]) -> dict[str, str]:
         for cell in group:
             mine = options[cell.digest]
             parts = [f"{key.rsplit('.', 1)[-1]}={mine[key]}" for key in varied if key in mine]
-            if len({cell.seed for cell in group}) > 1:
+            drawn = any(part.startswith("seed=") for part in parts)  # by the run's seed, or by its own option
+            if len({cell.seed for cell in group}) > 1 and not drawn:
                 parts.append(f"seed={cell.seed}")
             if len({cell.prompt for cell in group}) > 1:
                 parts.append(f"prompt={cell.prompt}")

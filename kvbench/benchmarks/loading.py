@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kvbench.benchmarks import pictures, subsets, video, wording
+from kvbench.benchmarks import catalogue, pictures, subsets, video, wording
 from kvbench.benchmarks.parquet import known_rows, split_files
 from kvbench.benchmarks.repairs import repair
 from kvbench.benchmarks.usable import check_columns, check_schema, require_hub_data, unusable
@@ -96,12 +96,7 @@ def task_config(cfg: Mapping[str, Any]) -> dict[str, Any]:
         original = originals / own.pop("include")
     else:
         own = {}
-        found = sorted(originals.glob(f"*/{cfg['task']}.yaml"))
-        if not found:
-            raise UserError(
-                f"lmms-eval has no task {cfg['task']!r}: correct `task` of benchmark {cfg['name']}."
-            )
-        original = found[0]
+        original = catalogue.task(str(cfg["task"])).path
     with without_capture(), without_downloads():
         config = {**load_yaml_config(str(original), mode="full"), **own}
     config.pop("group", None)

@@ -118,12 +118,16 @@ def last_part(text: str | None) -> str:
 
 def register() -> None:
     """Make ``${weights_revision:FOLDER}``, ``${language_revision:WEIGHTS}``, ``${sets_revision:}``,
-    ``${data_revision:DATA}`` and ``${last_part:PATH}`` known.
+    ``${data_revision:DATA}`` ``${lmms_task:NAME,KEY}``
+    and ``${last_part:PATH}`` known.
     """
     from omegaconf import OmegaConf
+
+    from kvbench.benchmarks import catalogue
 
     OmegaConf.register_new_resolver("weights_revision", weights, replace=True)
     OmegaConf.register_new_resolver("language_revision", language, replace=True)
     OmegaConf.register_new_resolver("sets_revision", sets, replace=True)
     OmegaConf.register_new_resolver("data_revision", data, replace=True)
+    OmegaConf.register_new_resolver("lmms_task", catalogue.field, replace=True)
     OmegaConf.register_new_resolver("last_part", last_part, replace=True)

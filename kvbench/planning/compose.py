@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from kvbench import paths
+from kvbench.benchmarks import catalogue
 from kvbench.checks import suggest
 from kvbench.errors import UserError
 from kvbench.identity import revisions
@@ -90,6 +91,7 @@ def plug(overrides: list[str]) -> None:
 
     Raises UserError for a file that registers no method.
     """
+    _plug_tasks(overrides)
     words = [word for word in overrides if word.lstrip("+").startswith("plugins=")]
     if not words:
         return
@@ -99,6 +101,17 @@ def plug(overrides: list[str]) -> None:
         _cache.clear()
         if GlobalHydra.instance().is_initialized():
             register()
+
+
+def _plug_tasks(overrides: list[str]) -> None:
+    """Make tasks of lmms-eval that ``benchmark=`` names known as benchmarks, where conf/ has none so."""
+    for word in overrides:
+        key, _, value = word.partition("=")
+        for name in value.split(",") if key == "benchmark" else ():
+            file = paths.conf_dir() / "benchmark" / f"{name}.yaml"
+            if not file.is_file() and name in catalogue.files():
+                node = {"defaults": ["lmms", "_self_"], "task": name}
+                ConfigStore.instance().store(group="benchmark", name=name, node=node)
 
 
 @contextmanager
@@ -179,9 +192,18 @@ def _missing(error: MissingConfigException) -> UserError:
     return UserError(f"unknown {group} {name!r}: {suggest(name, choices(group))}")
 
 
+def _said(error: BaseException | None) -> UserError | None:
+    """The UserError behind what Hydra and OmegaConf made of it, as of a resolver."""
+    while error is not None and not isinstance(error, UserError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
 def _composition(error: Exception) -> UserError:
     message = str(error)
     cause = error.__cause__
+    if found := _said(error):
+        return found
     if "Config group override must be" in message:
         return UserError(
             "a group (model, benchmark, method, refresh, launcher, tracking, experiment) takes a name: "

@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from kvbench.benchmarks import fit
+from kvbench.benchmarks import catalogue, fit
 from kvbench.checks import DTYPES, check_budget, check_whole, suggest
 from kvbench.errors import UserError
 from kvbench.paths import conf_dir
@@ -136,7 +136,7 @@ def check_runtime(config: dict[str, Any]) -> None:
     shapes.check_device(config["model"])
     check_dtype(config["model"])
     for pattern in config["exclude"]:
-        if not isinstance(pattern, str):
+        if not isinstance(pattern, str) or "/" not in pattern:
             raise UserError(
                 f"exclude takes patterns MODEL/METHOD, not {pattern!r}: write exclude=[embedded/sparsemm*]."
             )
@@ -176,11 +176,13 @@ def check_runtime(config: dict[str, Any]) -> None:
 
 
 def benchmark_file(name: str) -> dict[str, Any]:
-    """What conf/benchmark/NAME.yaml and those it builds on say; empty for a benchmark from elsewhere."""
+    """What conf/benchmark/NAME.yaml and those it builds on say; of a task of lmms-eval, its metrics."""
     import yaml
 
     file = conf_dir() / "benchmark" / f"{name}.yaml"
-    own = yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if not file.is_file():
+        return catalogue.scoring(name)
+    own = yaml.safe_load(file.read_text(encoding="utf-8"))
     # Of the defaults only this group's: the wordings of conf/prompts stand in a cell's own config.
     bases = [base for base in own.pop("defaults", ()) if isinstance(base, str) and base != "_self_"]
     return {key: value for base in bases for key, value in benchmark_file(base).items()} | own

@@ -127,6 +127,7 @@ def resolved(overrides: list[str], every: bool = True) -> dict[str, list[dict[st
     """
     from kvbench.planning import compose, shapes
 
+    compose.plug(overrides)
     named: dict[str, list[str]] = {"model": [], "benchmark": []}
     others = []
     for word in overrides:

@@ -32,6 +32,8 @@ def commands(result: Table, mine: Sequence[Entry], store: Path) -> list[str]:
         for column, value in row.items():
             if value.entry is not None and value.entry.scores is not None:
                 continue
+            if not is_full(label) and column.budget <= _window(label, mine):
+                continue  # see ``impossible``
             key = (column.benchmark, label.split(" ")[0], _overrides(label, column.benchmark, mine))
             budgets = holes.setdefault(key, [])
             if not is_full(label) and column.budget not in budgets:
@@ -51,6 +53,24 @@ def commands(result: Table, mine: Sequence[Entry], store: Path) -> list[str]:
         words += [*overrides, *([f"limit={samples}"] if samples else []), word("store", str(store))]
         lines.append(shlex.join(["kvbench", "run", *sweep, *words]))
     return lines
+
+
+def impossible(result: Table, mine: Sequence[Entry]) -> list[str]:
+    """Which holes no command can fill, as their budget is not above the observation window."""
+    lines = []
+    for label in (label for label in result.grid if not is_full(label)):
+        window = _window(label, mine)
+        for budget in sorted({c.budget for c, v in result.grid[label].items() if v.entry is None}):
+            if budget <= window:
+                lines.append(
+                    f"{label}: no cell at budget {budget}, which is not above its window of {window}."
+                )
+    return lines
+
+
+def _window(label: str, mine: Sequence[Entry]) -> int:
+    """The smallest observation window of a label's cells."""
+    return min((e.window for e in mine if e.label == label and e.window), default=0)
 
 
 def _overrides(label: str, benchmark: str, mine: Sequence[Entry]) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ def footer(result: Table, mine: Sequence[Entry], benchmarks: Iterable[str], stor
     lines += dict.fromkeys(v.trouble for row in result.grid.values() for v in row.values() if v.trouble)
     lines += broken(mine)
     lines += old(result.model, store)
+    lines += fill.impossible(result, mine)
     holes = fill.commands(result, mine, store)
     if holes:
         lines.append(f"{HOLE} is missing; to fill:")
