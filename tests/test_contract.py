@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import dataclass
 
+import fakestore
 import pytest
 import torch
 from decoding import methods, prompt, small
@@ -264,3 +265,20 @@ def test_a_first_stage_that_fails_is_not_asked_for_a_second():
     one, bad, two = staged.answers(ask, None, benchmark, sample, [], ["one", "bad", "two"])
     assert isinstance(bad, MethodError)
     assert (one.reasoning, two.reasoning) == ("question by one", "question by two")
+
+
+def test_the_table_says_why_a_cell_will_not_be_filled(tmp_path):
+    from kvbench.analysis.results import entries
+    from kvbench.analysis.tables.footer import failed
+
+    cfg = fakestore.benchmark_cfg("docqa_mini")
+    cell = fakestore.add(tmp_path, cfg, fakestore.method_cfg("snapkv"), 64, {0: "a"})
+    said = {1: {"type": "OSError", "message": "once"}, 2: {"type": "Unanswerable", "message": "no picture."}}
+    records = [
+        {"cell": cell.digest, "sample": str(i), "index": i, "error": error, "attempt": 1, "permanent": i == 2}
+        for i, error in said.items()
+    ]
+    with store.Writer(cell.folder / "journal.jsonl", 0) as writer:
+        writer.append(records)
+    (line,) = failed(entries(tmp_path))
+    assert line.startswith("snapkv on docqa_mini: sample 2 fails again: no picture; benchmark.unreadable=")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 
 from kvbench.analysis.resampling import FEWEST, ROUGH
 from kvbench.analysis.results import Entry
 from kvbench.analysis.tables import fill, rounding
 from kvbench.analysis.tables.shape import Table
+from kvbench.errors import first_line
 from kvbench.rendering import HOLE
-from kvbench.store import earlier, every_cell
+from kvbench.store import earlier, every_cell, load_folder
 from kvbench.support.words import counted
 
 HIGH = 0.95  # of the maximum: above, few samples differ
@@ -25,7 +27,7 @@ def footer(result: Table, mine: Sequence[Entry], benchmarks: Iterable[str], stor
     lines += dict.fromkeys(v.trouble for row in result.grid.values() for v in row.values() if v.trouble)
     lines += broken(mine)
     lines += old(result.model, store)
-    lines += fill.impossible(result, mine)
+    lines += fill.impossible(result, mine) + failed(mine)
     holes = fill.commands(result, mine, store)
     if holes:
         lines.append(f"{HOLE} is missing; to fill:")
@@ -131,6 +133,24 @@ def broken(mine: Sequence[Entry]) -> list[str]:
                     f"{entry.label} on {entry.cell.benchmark}: {metric} is not a number for {bad} samples."
                 )
     return list(dict.fromkeys(found))
+
+
+def failed(mine: Sequence[Entry]) -> list[str]:
+    """Why a cell without a score will not get one by the same command again, by its first such sample."""
+    read = cache(load_folder)
+    lines = []
+    for entry in (entry for entry in mine if entry.scores is None):
+        records = read(entry.cell.folder).failed(entry.cell.digest)
+        for index, record in sorted(records.items()):
+            own = record["error"]["type"] == "MethodError"
+            if own or record.get("permanent"):
+                why = first_line(Exception(record["error"]["message"])).rstrip(".")
+                way = "" if own else "; benchmark.unreadable=exclude leaves it out of all cells"
+                lines.append(
+                    f"{entry.label} on {entry.cell.benchmark}: sample {index} fails again: {why}{way}."
+                )
+                break
+    return list(dict.fromkeys(lines))
 
 
 def old(model: str, store: Path) -> list[str]:
