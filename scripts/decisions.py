@@ -60,7 +60,7 @@ def lines(store: Path) -> list[str]:
                 else "no interval"
             )
             values = [f"{e.scores.metrics[metric] * scale:.2f}" for e in (default, entry)]
-            shown = f"{gap.delta * scale:+.2f} {interval}{'*' if gap.sure else ''}"
+            shown = f"{gap.delta * scale:+.2f} {interval}{'*' if gap.significant else ''}"
             cells = (method, reading, f"{benchmark}, {budget}", f"{gap.n} ({gap.clusters})", *values, shown)
             found.append(f"| {' | '.join(cells)} |")
     return found

@@ -29,7 +29,7 @@ from kvbench.errors import UserError
 from kvbench.observations import stored
 from kvbench.paths import BUILT_IN
 from kvbench.planning import compose, experiments, plan, sizes
-from kvbench.rendering import HOLE
+from kvbench.rendering import MISSING
 from kvbench.support.words import counted
 
 SHORT = ["benchmark.max_new_tokens=4"]
@@ -128,7 +128,7 @@ def complete(jobs: list[plan.Job], found: list[Entry], store: Path) -> None:
     for model in dict.fromkeys(entry.cell.model for entry in found):
         table = build(found, model, store)
         shown = [parts(table, label, column)[0] for label in table.grid for column in table.columns]
-        if holes := sum(text in (HOLE, "n/a") for text in shown):
+        if holes := sum(text in (MISSING, "n/a") for text in shown):
             raise Incomplete(f"{model}: {holes} of {len(shown)} values missing")
 
 

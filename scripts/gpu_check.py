@@ -257,7 +257,7 @@ def out_of_memory(model: Any) -> dict[str, Any]:
             torch.cuda.set_per_process_memory_fraction(min(1.0, base + extra * 2**30 / total))
             try:  # the default limit would prevent the error, so it is lifted
                 answers = engine.generate(
-                    model, prompt, methods, max_new_tokens=4, max_branch_bytes=2**60, say=said.append
+                    model, prompt, methods, max_new_tokens=4, max_branch_bytes=2**60, log=said.append
                 )
             except torch.cuda.OutOfMemoryError:
                 torch.cuda.empty_cache()

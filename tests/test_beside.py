@@ -83,12 +83,12 @@ def test_measured_paper_and_difference(some):
     }
     pair = found["snapkv+bacon", ""]
     assert pair.measured.value == 50 and pair.measured.n == 20 and pair.measured.low < 50 < pair.measured.high
-    assert pair.difference == pytest.approx(-3.9) and not pair.sure
+    assert pair.difference == pytest.approx(-3.9) and not pair.significant
 
 
 def test_a_published_value_outside_the_interval_is_marked(tmp_path):
     bacon(tmp_path, [1.0] * 20)
-    assert measured(tmp_path, "bacon_table1")["snapkv+bacon", ""].sure
+    assert measured(tmp_path, "bacon_table1")["snapkv+bacon", ""].significant
     assert "+46.1*" in beside_paper(tmp_path, experiments.find("bacon_table1"))
 
 
@@ -387,4 +387,4 @@ def test_no_difference_is_drawn_against_values_of_a_subset(tmp_path):
     out = beside_paper(tmp_path, experiments.find("bacon_table1"))
     assert "chartqa: subset not printed (multiples of 0.2, as of 500 questions" in " ".join(out.split())
     (pair,) = [p for p in measured(tmp_path, "bacon_table1").values()]
-    assert pair.measured and not pair.sure and math.isnan(pair.difference)
+    assert pair.measured and not pair.significant and math.isnan(pair.difference)

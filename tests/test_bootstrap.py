@@ -102,7 +102,7 @@ def test_pairing_finds_what_unpaired_analysis_misses():
     hard = rng.uniform(0, 1, 60)  # questions differ far more than the methods
     first, second = hard + 0.02 + rng.normal(0, 0.01, 60), hard
     found = difference(series(first), series(second))
-    assert found.sure and found.delta == pytest.approx(0.02, abs=0.005)
+    assert found.significant and found.delta == pytest.approx(0.02, abs=0.005)
     low, high = interval(first)
     assert low < second.mean() < high
 
@@ -124,10 +124,10 @@ def test_refuses_unmatched_duplicate_and_broken_samples_by_name():
 
 def test_zero_one_and_constant_samples():
     none = difference({}, {})
-    assert none.n == 0 and math.isnan(none.delta) and not none.sure
+    assert none.n == 0 and math.isnan(none.delta) and not none.significant
     for n in range(1, FEWEST):
         few = difference(series([1.0] * n), series([0.0] * n))
-        assert (few.n, few.delta) == (n, 1.0) and math.isnan(few.low) and not few.sure
+        assert (few.n, few.delta) == (n, 1.0) and math.isnan(few.low) and not few.significant
         assert math.isnan(interval(np.arange(float(n)))[0]), "whatever the rule"
     tie = difference(series([1.0] * 5), series([1.0] * 5))
-    assert (tie.delta, tie.low, tie.high, tie.sure) == (0, 0, 0, False)
+    assert (tie.delta, tie.low, tie.high, tie.significant) == (0, 0, 0, False)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvbench.analysis.resampling import METHODS, USUAL
+from kvbench.analysis.resampling import DEFAULT, METHODS
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "coverage.py"
 _spec = importlib.util.spec_from_file_location("coverage_simulation", SCRIPT)
@@ -19,7 +19,7 @@ SETS = 4000
 def test_the_usual_interval_holds_its_level(design, clusters):
     """Near the ceiling, with few clusters, so few samples differ that the rule marks less than it might."""
     most = 1.0 if design is simulation.near_ceiling and clusters < 20 else 0.98
-    assert 0.92 <= simulation.coverage(USUAL, design, clusters, SETS) <= most
+    assert 0.92 <= simulation.coverage(DEFAULT, design, clusters, SETS) <= most
 
 
 @pytest.mark.parametrize("design", [simulation.binary, simulation.unequal, simulation.skewed])
@@ -39,7 +39,7 @@ def test_percentiles_are_too_narrow_on_few_clusters(design):
     ],
 )
 def test_what_no_interval_holds_is_as_short_as_the_docs_say(design, clusters, least, most):
-    assert least <= simulation.coverage(USUAL, design, clusters, SETS) <= most
+    assert least <= simulation.coverage(DEFAULT, design, clusters, SETS) <= most
 
 
 def test_the_script_prints_a_line_a_design_and_rule(capsys):

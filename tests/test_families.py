@@ -17,7 +17,7 @@ from kvbench.engine.generate import observe
 from kvbench.errors import UserError
 from kvbench.methods import registry
 from kvbench.methods.select import kept_mask, to_sets
-from kvbench.models.content import Clip, parts
+from kvbench.models.content import Video, parts
 from kvbench.planning import config, plan
 
 FAMILIES = {
@@ -48,7 +48,7 @@ def picture(seed, size=(112, 84)):
 
 
 def clip(seed, frames=4):
-    return Clip([picture(100 * seed + i, (56, 84)) for i in range(frames)], fps=2.0)
+    return Video([picture(100 * seed + i, (56, 84)) for i in range(frames)], fps=2.0)
 
 
 def prompts(family):

@@ -60,7 +60,7 @@ def test_it_is_asked_of_the_engine_and_told_of_the_answers(tmp_path, monkeypatch
     alone = words == ["decode.invariant=true"]
     assert asked == [run.ONE_BY_ONE if alone else {"max_branch_bytes": None, "cache": None}]
     cell = store.cells(tmp_path / "s")[0]
-    (facts,) = store.load_folder(cell.folder).circumstances(cell.digest)
+    (facts,) = store.load_folder(cell.folder).environment(cell.digest)
     assert facts["versions"].get("decode") == told
 
 

@@ -116,7 +116,7 @@ def test_retained_passes_over_cells_that_read_a_file(kvbench, tmp_path, capsys):
     from kvbench.running.retained import compute
 
     said = []
-    assert compute(tmp_path / "runs", 1, say=said.append) == 0
+    assert compute(tmp_path / "runs", 1, log=said.append) == 0
     assert said == ["fake / fake_qa: no overlay where model or method reads a file."]
 
 

@@ -207,7 +207,7 @@ def test_out_of_memory_halves_the_wave_and_lets_go_of_the_arena(
 
     monkeypatch.setattr(RaggedCache, "__init__", limited)
     monkeypatch.setattr(RaggedCache, "spread", limited_step)
-    assert tokens(model, inputs, cache="ragged", compiled=static, say=said.append) == expected
+    assert tokens(model, inputs, cache="ragged", compiled=static, log=said.append) == expected
     assert said and all("out of memory" in sentence for sentence in said)
     assert held[1] == 0, "the blocks of the failed try were freed before the next"
 

@@ -368,9 +368,7 @@ def test_compiling_is_asked_of_the_engine_and_continues_the_same_cells(
     assert asked == [True, True, False]
     folder = next((tmp_path / "s").glob("*/*/journal.jsonl")).parent
     (cell,) = store.cells(tmp_path / "s")
-    kinds = {
-        facts["versions"].get("decode") for facts in store.load_folder(folder).circumstances(cell.digest)
-    }
+    kinds = {facts["versions"].get("decode") for facts in store.load_folder(folder).environment(cell.digest)}
     assert kinds == {None, "compiled"}
     assert kvbench("run", *where, "decode.compile=perhaps") == 2
     assert "decode.compile must be true or false, not 'perhaps'" in capsys.readouterr().err

@@ -272,7 +272,7 @@ def test_a_journal_without_sessions_is_still_read(path):
     write(path, {"run": {"device": "cpu", "command": ["x"], "started": "then"}}, answer(0))
     responses = store.load_folder(path.parent)
     assert not responses.orphans("c")
-    assert responses.circumstances("c")[0]["device"] == "cpu"
+    assert responses.environment("c")[0]["device"] == "cpu"
 
 
 @settings(max_examples=50, deadline=None)

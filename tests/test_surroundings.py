@@ -143,7 +143,7 @@ def test_a_sweep_says_what_later_jobs_lack_before_the_first(hub, tmp_path, capsy
     from kvbench.running import launch
 
     order = []
-    monkeypatch.setattr(launch, "_say", lambda sentence: order.append(sentence))
+    monkeypatch.setattr(launch, "_log", lambda sentence: order.append(sentence))
 
     def work(*_):
         order.append("job")

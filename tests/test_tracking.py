@@ -30,7 +30,7 @@ def quiet(monkeypatch, tmp_path):
     fakes.install(monkeypatch.setattr)
     monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "staged"))  # artifacts of offline runs
     # The fake benchmark has no metric; rows stand in for those of a scored store.
-    monkeypatch.setattr(tracking, "results", lambda job, say: ROWS)
+    monkeypatch.setattr(tracking, "results", lambda job, log: ROWS)
 
 
 def records(folder):

@@ -154,7 +154,7 @@ def test_out_of_memory_halves_the_wave_and_is_reported(qwen, answers, monkeypatc
 
     monkeypatch.setattr(CompactCache, "__init__", limited)
     monkeypatch.setattr(type(qwen), "step", limited_step)
-    equal(whole, answers(say=said.append))
+    equal(whole, answers(log=said.append))
     assert said and all("out of memory" in sentence for sentence in said)
     assert len(said) < len(GRID)
 
@@ -191,7 +191,7 @@ def test_a_branch_that_does_not_fit_alone_is_an_error_not_an_answer(qwen, inputs
 
     monkeypatch.setattr(CompactCache, "__init__", no_memory)
     with pytest.raises(FakeOutOfMemory):
-        generate(qwen, inputs, methods(), max_new_tokens=4, say=lambda _: None)
+        generate(qwen, inputs, methods(), max_new_tokens=4, log=lambda _: None)
 
 
 def test_other_errors_are_not_retried(qwen, inputs, monkeypatch):

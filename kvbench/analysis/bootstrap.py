@@ -33,7 +33,7 @@ class Difference:
     clusters: int
 
     @property
-    def sure(self) -> bool:
+    def significant(self) -> bool:
         """Whether the interval excludes 0. A constant difference of 0 is a tie, not a finding."""
         return self.low > 0 or self.high < 0
 

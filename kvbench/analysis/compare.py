@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kvbench.analysis.bootstrap import Difference, difference
-from kvbench.analysis.resampling import FEWEST, USUAL
+from kvbench.analysis.resampling import DEFAULT, FEWEST
 from kvbench.analysis.results import Entry, entries
 from kvbench.analysis.scoring import benchmark_config, name_of
 from kvbench.analysis.significance import binary, holm, mcnemar
@@ -57,10 +57,10 @@ class Comparison:
 
     pairs: list[CellPair]
     only: tuple[list[str], list[str]]
-    circumstances: list[str]
+    environment: list[str]
 
 
-def compare(first: Path, second: Path, interval: str = USUAL) -> Comparison:
+def compare(first: Path, second: Path, interval: str = DEFAULT) -> Comparison:
     """``interval``: a method of ``resampling.METHODS``. Raises UserError when the stores share no cell."""
     ours, theirs = _by_cell(first), _by_cell(second)
     read = functools.cache(load_folder)  # each journal once, however many cells it answers
@@ -74,13 +74,13 @@ def compare(first: Path, second: Path, interval: str = USUAL) -> Comparison:
         [name_of(entry.cell) for key, entry in ours.items() if key not in theirs],
         [name_of(entry.cell) for key, entry in theirs.items() if key not in ours],
     )
-    circumstances = dict.fromkeys(
+    environment = dict.fromkeys(
         line
         for key in shared
-        for line in _changes(_circumstances(ours[key], read), _circumstances(theirs[key], read))
+        for line in _changes(_environment(ours[key], read), _environment(theirs[key], read))
     )
     pairs = [_pair(ours[key], theirs[key], read, interval) for key in shared]
-    return Comparison(pairs, only, list(circumstances))
+    return Comparison(pairs, only, list(environment))
 
 
 def _by_cell(store: Path) -> dict[str, Entry]:
@@ -128,10 +128,10 @@ def _texts(entry: Entry, read: Read) -> dict[int, str]:
     return {index: record["text"] for index, record in answers.items()}
 
 
-def _circumstances(entry: Entry, read: Read) -> dict[str, Any]:
+def _environment(entry: Entry, read: Read) -> dict[str, Any]:
     """What could have changed a cell's answers (versions, device, ...); all values where it was resumed."""
     found: dict[str, list[str]] = {}
-    for facts in read(entry.cell.folder).circumstances(entry.cell.digest):
+    for facts in read(entry.cell.folder).environment(entry.cell.digest):
         for key, value in _flat(facts).items():
             values = found.setdefault(key, [])
             if str(value) not in values:
@@ -190,7 +190,7 @@ def table(found: Comparison, title: str = "") -> Record:
                 _number(adjusted[place]),
             ]
         )
-    notes = [LEGEND, *(f"circumstances: {line}" for line in found.circumstances)]
+    notes = [LEGEND, *(f"circumstances: {line}" for line in found.environment)]
     notes += [f"config: {line}" for line in dict.fromkeys(x for pair in found.pairs for x in pair.differs)]
     for where, names in zip(("first", "second"), found.only, strict=True):
         notes += [f"only in the {where} store: {name}" for name in names]

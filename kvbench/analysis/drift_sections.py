@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kvbench.analysis import policies
 from kvbench.analysis.drift import GROUP, ONE_SHOT
-from kvbench.rendering import HOLE, Record, plain
+from kvbench.rendering import MISSING, Record, plain
 
 if TYPE_CHECKING:
     import pandas
@@ -44,11 +44,11 @@ def _words(title: str, columns: list[str], rows: list[list[str]], notes: list[st
 
 
 def _number(value: float, digits: int = 3) -> str:
-    return f"{value:.{digits}f}" if math.isfinite(value) else HOLE
+    return f"{value:.{digits}f}" if math.isfinite(value) else MISSING
 
 
 def _significant(value: float) -> str:
-    return f"{value:.3g}" if math.isfinite(value) else HOLE
+    return f"{value:.3g}" if math.isfinite(value) else MISSING
 
 
 def _range(low: float, high: float, sign: str = "") -> str:
@@ -57,7 +57,7 @@ def _range(low: float, high: float, sign: str = "") -> str:
 
 def _signed(value: float, low: float, high: float) -> str:
     if not math.isfinite(value):
-        return HOLE
+        return MISSING
     return f"{value:+.3f}{_range(low, high, '+')}{'*' if low > 0 or high < 0 else ''}"
 
 
@@ -181,8 +181,10 @@ def _decisions(frame: pandas.DataFrame) -> Record:
     for _, row in frame.iterrows():
         gap = _signed(row["value"], row["low"], row["high"])
         splits = f"{row['development']} + {row['test']}, {row['overlap']} + {row['shared_pictures']} shared"
-        verdict = row["verdict"] or HOLE
-        rows.append([row["component"], row["chosen"] or HOLE, row["reference"] or HOLE, gap, verdict, splits])
+        verdict = row["verdict"] or MISSING
+        rows.append(
+            [row["component"], row["chosen"] or MISSING, row["reference"] or MISSING, gap, verdict, splits]
+        )
     title = "decision rule: chosen on the development split, confirmed on the test split"
     columns = [
         "component",

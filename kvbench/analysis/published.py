@@ -43,7 +43,7 @@ class Beside:
         return self.measured.value - self.published.number
 
     @property
-    def sure(self) -> bool:
+    def significant(self) -> bool:
         """Whether the published value lies outside the measured 95 % interval."""
         found, number = self.measured, self.published.number
         return not math.isnan(self.difference) and (number < found.low or number > found.high)

@@ -30,7 +30,7 @@ from kvbench.errors import UserError
 RESAMPLES = 9999
 SEED = 0
 METHODS = ("t", "percentile", "BCa")
-USUAL = "t"
+DEFAULT = "t"
 FEWEST = 5  # clusters: from fewer there is no interval and no mark, whatever the method
 ROUGH = 20  # clusters: intervals from fewer are called rough
 _BATCH_VALUES = 20_000_000  # resampled values held at once: bounds memory on large benchmarks
@@ -154,7 +154,7 @@ def intervals(
     confidence: float = 0.95,
     resamples: int = RESAMPLES,
     seed: int = SEED,
-    method: str = USUAL,
+    method: str = DEFAULT,
 ) -> np.ndarray:
     """Intervals [2, k] of the (weighted) means of k series ``values`` [n, k]; NaN below FEWEST clusters.
 

@@ -42,7 +42,7 @@ def clip(path: Path, count: int) -> Any:
 
     Raises UserError when there is no reader or the file cannot be read.
     """
-    from kvbench.models.content import Clip
+    from kvbench.models.content import Video
 
     try:
         import av
@@ -68,4 +68,4 @@ def clip(path: Path, count: int) -> Any:
         ) from error
     if not frames:
         raise UserError(f"the video {path} holds no frame: fetch it again.")
-    return Clip(frames=frames, fps=len(frames) * rate / total)
+    return Video(frames=frames, fps=len(frames) * rate / total)

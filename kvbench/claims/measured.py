@@ -57,7 +57,7 @@ def settings(config: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def measure(store: Path, limit: int | None = None, say: Callable[[str], None] = print) -> None:
+def measure(store: Path, limit: int | None = None, log: Callable[[str], None] = print) -> None:
     """Measure and store what is missing; the model is loaded only then.
 
     limit: samples a benchmark, as in ``kvbench run``. Raises UserError when the store cannot be written.
@@ -74,7 +74,7 @@ def measure(store: Path, limit: int | None = None, say: Callable[[str], None] = 
     adapter = load_model(model)
     for config, indices in todo:
         fill(path(store, config["name"]), settings(config, model), of_samples(adapter, config, indices))
-        say(f"measured {len(indices)} prompts of {config['name']}")
+        log(f"measured {len(indices)} prompts of {config['name']}")
 
 
 def of_samples(adapter: Any, config: dict[str, Any], indices: list[int]) -> Iterator[tuple[int, Values]]:

@@ -154,9 +154,9 @@ def _separated(cells: Cells, values_of: Callable[[Entry], Mapping[int, float]]) 
     values = {name: values_of(entry) for name, entry in found.items()}
     clusters = found[DYNAMIC[0]].scores.clusters
     pairs = list(combinations(DYNAMIC, 2))
-    sure = 1 - 0.05 / len(pairs)  # Bonferroni: of many pairs some would differ by chance
-    gaps = [difference(values[a], values[b], (a, b), clusters=clusters, confidence=sure) for a, b in pairs]
-    count = sum(gap.sure for gap in gaps)
+    level = 1 - 0.05 / len(pairs)  # Bonferroni: of many pairs some would differ by chance
+    gaps = [difference(values[a], values[b], (a, b), clusters=clusters, confidence=level) for a, b in pairs]
+    count = sum(gap.significant for gap in gaps)
     return Finding(count, count, count, gaps[0].n, gaps[0].clusters, True, f"of {len(pairs)} pairs")
 
 

@@ -11,7 +11,7 @@ from kvbench.claims.row import FEWEST, ClaimRow
 
 LEGEND = (
     "holds: the whole interval lies where the claim puts it; does not hold: all of it outside; undecided: it"
-    f" reaches across, or has fewer than {FEWEST} pages. n: samples (pages). {rendering.HOLE} is missing;"
+    f" reaches across, or has fewer than {FEWEST} pages. n: samples (pages). {rendering.MISSING} is missing;"
     " its command fills it."
 )
 COLUMNS = ["claim", "the paper", "ours [95 % CI]", "n", "holds if", "verdict", "from"]
@@ -43,7 +43,7 @@ def parts(rows: Sequence[ClaimRow], store: str) -> tuple[dict[str, list[list[str
 def cells(row: ClaimRow, letters: dict[str, str]) -> list[str]:
     """The strings of one row, in COLUMNS."""
     claim, estimate = row.claim, row.estimate
-    ours, n = rendering.HOLE, rendering.HOLE
+    ours, n = rendering.MISSING, rendering.MISSING
     if estimate is not None:
         digits = claim.digits
         defined = estimate.value == estimate.value
@@ -56,4 +56,4 @@ def cells(row: ClaimRow, letters: dict[str, str]) -> list[str]:
     ours = f"{ours}; {note}" if note else ours
     letter = f"({letters[claim.command]})"
     wanted = f"{claim.estimate}: {claim.region}"
-    return [claim.text, claim.figure, ours, n, wanted, row.verdict or rendering.HOLE, letter]
+    return [claim.text, claim.figure, ours, n, wanted, row.verdict or rendering.MISSING, letter]

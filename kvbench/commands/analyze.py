@@ -13,7 +13,7 @@ from kvbench.planning.parsing import add_format, store_parser, store_settings, w
 if TYPE_CHECKING:
     from kvbench.analysis.decision import Splits
 
-USUAL = {
+DEFAULT = {
     "store": "runs/default",
     "metric": "fidelity_rougeL",
     "drift": "none",
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
     kind, *words = options.settings or [""]
     if kind != "drift":
         raise UserError(f"kvbench analyze cannot analyse {kind!r}: {suggest(kind, ['drift'])}")
-    settings = store_settings(words, USUAL)
+    settings = store_settings(words, DEFAULT)
     return _print_drift(settings, options.format)
 
 

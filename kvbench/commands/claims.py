@@ -11,7 +11,7 @@ from kvbench.commands.score import scored
 from kvbench.errors import UserError
 from kvbench.planning.parsing import add_format, store_parser, store_settings, whole
 
-USUAL = {"store": "runs/claims", "limit": "", "measure": "true"}
+DEFAULT = {"store": "runs/claims", "limit": "", "measure": "true"}
 EPILOG = """keys:
   limit=N        prompts a benchmark to measure attention and keys on (default: the benchmark's own)
   measure=false  only show what is stored; the model is not loaded, which takes minutes otherwise
@@ -25,12 +25,12 @@ def main(arguments: list[str]) -> int:
     from kvbench import claims
 
     summary = "The papers' claims: our figure, its interval, and whether it holds."
-    parser = store_parser("claims", summary, USUAL["store"])
+    parser = store_parser("claims", summary, DEFAULT["store"])
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = EPILOG
     add_format(parser)
     options = parser.known(arguments)
-    settings = store_settings(options.settings, USUAL)
+    settings = store_settings(options.settings, DEFAULT)
     store = Path(settings["store"])
     limit, measure = settings["limit"], settings["measure"]
     prompts = whole("limit", limit, 1) if limit else None

@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--interval",
         choices=resampling.METHODS,
-        default=resampling.USUAL,
+        default=resampling.DEFAULT,
         help="over pages or pictures: t (default), or a bootstrap",
     )
     options = parser.known(arguments)

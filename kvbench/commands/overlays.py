@@ -33,5 +33,5 @@ def overlays(store: Path, options: argparse.Namespace) -> None:
 
     if options.plugins:
         compose.plug([f"plugins={options.plugins}"])
-    say = lambda line: print(line, file=sys.stderr)  # noqa: E731
-    retained.compute(store, options.overlays, options.device, say)
+    log = lambda line: print(line, file=sys.stderr)  # noqa: E731
+    retained.compute(store, options.overlays, options.device, log)

@@ -7,7 +7,7 @@ from pathlib import Path
 from kvbench.commands import DONE
 from kvbench.errors import UserError
 from kvbench.planning.parsing import add_format, store_parser, store_settings
-from kvbench.rendering import HOLE, plain, render
+from kvbench.rendering import MISSING, plain, render
 
 TITLE = "the smallest difference that n paired samples show"
 LEGEND = "sd: standard deviation of the paired differences."
@@ -58,7 +58,7 @@ def _shown(value: object) -> str:
     """A cell of the table; a hole where there is no number."""
     if not isinstance(value, float):
         return str(value)
-    return HOLE if value != value else f"{value:.4g}"
+    return MISSING if value != value else f"{value:.4g}"
 
 
 def _number(name: str, word: str, kind: type) -> float:

@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--interval",
         choices=resampling.METHODS,
-        default=resampling.USUAL,
+        default=resampling.DEFAULT,
         help="over pages or pictures: t (default), or a bootstrap",
     )
     parser.add_argument(
@@ -62,7 +62,7 @@ def main(arguments: list[str]) -> int:
         "interval": options.interval,
         "exact": options.exact,
     }
-    chosen = choice != {"against": None, "benchmarks": (), "interval": resampling.USUAL, "exact": False}
+    chosen = choice != {"against": None, "benchmarks": (), "interval": resampling.DEFAULT, "exact": False}
     if experiment is not None and experiment.paper and not chosen:
         from kvbench.analysis.tables import beside_paper
 

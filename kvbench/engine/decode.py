@@ -36,7 +36,7 @@ def decode(
     plans: list[Plan | None] | None = None,
     traces: list[Trace] | None = None,
     max_branch_bytes: int | None = None,
-    say: Callable[[str], None] = print,
+    log: Callable[[str], None] = print,
     compiled: bool = False,
     cache: str = "auto",
 ) -> list[list[int] | UserError]:
@@ -80,7 +80,7 @@ def decode(
         answers.update(zip(wave, found, strict=True))
 
     limit = path.limit() if max_branch_bytes is None else max_branch_bytes
-    in_waves(path.sizes(unique), limit, run, say, path.give_back)
+    in_waves(path.sizes(unique), limit, run, log, path.give_back)
     if traces is not None:
         traces.extend(_traces(groups, answers, owner, prefill.key_stack.shape[0]))
     found = [list(a) if isinstance(a, list) else a for a in (answers[index] for index in owner)]

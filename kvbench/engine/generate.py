@@ -49,7 +49,7 @@ def generate(
     trace: bool = False,
     positions: bool = False,
     max_branch_bytes: int | None = None,
-    say: Callable[[str], None] = print,
+    log: Callable[[str], None] = print,
     compiled: bool = False,
     cache: str = "auto",
     return_exceptions: bool = False,
@@ -86,7 +86,7 @@ def generate(
         plans=[branch.plan for branch in chosen],
         traces=traces,
         max_branch_bytes=max_branch_bytes,
-        say=say,
+        log=log,
         compiled=compiled,
         cache=cache,
     )

@@ -45,7 +45,7 @@ def in_waves(
     sizes: Sequence[int],
     limit: float,
     run: Callable[[list[int]], None],
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     give_back: Callable[[], None] = memory.give_back,
 ) -> None:
     """Call run(branches) for waves of at most `limit` bytes, the largest branches (FullKV) first.
@@ -63,7 +63,7 @@ def in_waves(
         # Outside of the except block: its traceback would keep the failed wave's tensors alive.
         give_back()
         limit = sum(sizes[branch] for branch in wave) // 2
-        say(f"out of memory with {len(wave)} branches at once: decoding them in smaller groups.")
+        log(f"out of memory with {len(wave)} branches at once: decoding them in smaller groups.")
 
 
 def _fits(run: Callable[[list[int]], None], wave: list[int], last_try: bool) -> bool:

@@ -14,7 +14,7 @@ MARK = "<image>"  # in a prompt's text: here goes the next picture or clip
 
 
 @dataclass(frozen=True)
-class Clip:
+class Video:
     """Frames already sampled from a video, in order and of one size: the model sees all of them."""
 
     frames: list[Image.Image]

@@ -12,7 +12,7 @@ from kvbench.embedded import prompt, tower
 from kvbench.errors import Unanswerable, UserError
 from kvbench.models.base import Adapter, Inputs, resolve_device, resolve_dtype, stop_tokens
 from kvbench.models.boxes import covered
-from kvbench.models.content import Clip
+from kvbench.models.content import Video
 
 SHIPPED = "shipped"
 
@@ -22,7 +22,7 @@ class EmbeddedAdapter(Adapter):
 
     def prepare(self, text: str, images: list) -> Inputs:
         """One placeholder token a tile of TILE_WIDTH x TILE_HEIGHT pixels, images one after another."""
-        if any(isinstance(image, Clip) for image in images):
+        if any(isinstance(image, Video) for image in images):
             raise UserError(f"model {self.name} reads no video: choose another model.")
         tiles = [tower.cut(image) for image in images]
         count = sum(len(part) for part in tiles)

@@ -13,7 +13,7 @@ from torch import Tensor
 from kvbench.models import toy
 from kvbench.models.base import Inputs
 from kvbench.models.boxes import Box, covered
-from kvbench.models.content import Clip
+from kvbench.models.content import Video
 from kvbench.models.vision import VisionAdapter
 
 SPECIAL = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
@@ -60,7 +60,7 @@ class MRopeAdapter(VisionAdapter):
         size = self.image_options()["size"]
         return side(self.model.config.vision_config) ** 2, size["shortest_edge"], size["longest_edge"]
 
-    def video_options(self, clips: list[Clip]) -> dict[str, Any]:
+    def video_options(self, clips: list[Video]) -> dict[str, Any]:
         # The cap on a clip's pixels is that of the authors' own preprocessing (qwen-vl-utils).
         limits = self._limits(self.processor.video_processor, "video_min_pixels", "video_max_pixels")
         return {**super().video_options(clips), **limits, "cap_pixels_per_frame": True}

@@ -14,7 +14,7 @@ from kvbench.models import toy
 from kvbench.models.base import Adapter, Inputs, resolve_device, resolve_dtype, stop_tokens
 from kvbench.models.boxes import Box
 from kvbench.models.checkpoint import check_chat, load_weights, read_config, read_tokenizer
-from kvbench.models.content import Clip
+from kvbench.models.content import Video
 from kvbench.models.literal import Literal, spliced
 
 
@@ -44,7 +44,7 @@ class VisionAdapter(Adapter):
         """What the image processor is told besides the pictures; max_pixels where `pixels` is not None."""
         return {}
 
-    def video_options(self, clips: list[Clip]) -> dict[str, Any]:
+    def video_options(self, clips: list[Video]) -> dict[str, Any]:
         """What the video processor is told besides the frames: take all of them, at their true times."""
         from transformers.video_utils import VideoMetadata
 
@@ -79,8 +79,8 @@ class VisionAdapter(Adapter):
 
     def prompt(self, parts: list[Any], max_pixels: int | None = None) -> Inputs:
         """Chat template and processor; `parts` as of kvbench.models.content."""
-        clips = [part for part in parts if isinstance(part, Clip)]
-        images = [part for part in parts if not isinstance(part, (str, Clip))]
+        clips = [part for part in parts if isinstance(part, Video)]
+        images = [part for part in parts if not isinstance(part, (str, Video))]
         if clips and not self.takes_video:
             raise UserError(
                 f"model {self.name} reads no video: choose another model, or give frames as pictures."
@@ -167,4 +167,4 @@ def _content(part: Any) -> dict[str, Any]:
     """One entry of a chat message's content."""
     if isinstance(part, str):
         return {"type": "text", "text": part}
-    return {"type": "video" if isinstance(part, Clip) else "image"}
+    return {"type": "video" if isinstance(part, Video) else "image"}

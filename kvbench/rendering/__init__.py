@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvbench.rendering.record import HOLE, Cell, Group, Record, Row, plain
+from kvbench.rendering.record import MISSING, Cell, Group, Record, Row, plain
 
-__all__ = ["FORMATS", "HOLE", "Cell", "Group", "Record", "Row", "plain", "render"]
+__all__ = ["FORMATS", "MISSING", "Cell", "Group", "Record", "Row", "plain", "render"]
 
 FORMATS = ("text", "markdown", "csv", "latex", "html")
 

@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 
-from kvbench.rendering.record import HOLE, Cell, Group, Record, Row
+from kvbench.rendering.record import MISSING, Cell, Group, Record, Row
 
 WIDEST = {True: 6, False: 8}  # columns of values that fit a page: with differences and intervals, without
 LONG = 25  # signs: a column with a longer cell holds sentences
@@ -33,7 +33,7 @@ _SIGNS = {
     "τ": r"$\tau$",
     "≥": r"$\geq$",
     "≤": r"$\leq$",
-    HOLE: "---",
+    MISSING: "---",
     "–": "--",
     **{sign: f"\\{sign}" for sign in "&%$#_{}"},
 }

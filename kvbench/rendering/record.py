@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-HOLE = "—"
+MISSING = "—"
 
 
 class Cell(NamedTuple):

@@ -134,11 +134,11 @@ def _data(cfg: dict, indices: Sequence[int], options: Options) -> tuple[dict, di
 
 def _stills(visuals: Sequence[Any]) -> list[Any]:
     """Pictures as they are; of a clip the first, middle and last frame."""
-    from kvbench.models.content import Clip
+    from kvbench.models.content import Video
 
     found: list[Any] = []
     for visual in visuals:
-        if isinstance(visual, Clip):
+        if isinstance(visual, Video):
             last = len(visual.frames) - 1
             found += [visual.frames[place] for place in sorted({0, last // 2, last})]
         else:

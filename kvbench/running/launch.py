@@ -35,7 +35,7 @@ def run(overrides: list[str], multirun: bool, command: list[str]) -> int:
         if jobs[0].config["observe"]:
             return observe(jobs)
         if notice := plan.seed_notice(jobs):
-            _say(notice)
+            _log(notice)
         if len(jobs) > 1:  # a single job says it at once
             _say_what_lacks(jobs)
         plugins.write(where)
@@ -63,8 +63,8 @@ def run(overrides: list[str], multirun: bool, command: list[str]) -> int:
 
 def _prepared(job: plan.Job) -> bool:
     """Whether a part of a job was missing that kvbench makes for itself, and is there now."""
-    made = first.language_model(job.config["model"], _say)
-    return first.drawn_sets(job.config["benchmark"], _say) or made
+    made = first.language_model(job.config["model"], _log)
+    return first.drawn_sets(job.config["benchmark"], _log) or made
 
 
 def _say_what_lacks(jobs: list[plan.Job]) -> None:
@@ -77,7 +77,7 @@ def _say_what_lacks(jobs: list[plan.Job]) -> None:
         known = generation.all_stored(jobs)
         unfinished = [job for job, one in zip(jobs, known, strict=True) if one is None or one.missing]
         for sentence in lacking(unfinished):
-            _say(sentence)
+            _log(sentence)
 
 
 def observe(jobs: list[plan.Job]) -> int:
@@ -85,7 +85,7 @@ def observe(jobs: list[plan.Job]) -> int:
     from kvbench.running import observe as observing
 
     with preempt.watched():
-        observing.observe(jobs, _say)
+        observing.observe(jobs, _log)
     return 0
 
 
@@ -130,17 +130,17 @@ def task(config: Any, command: list[str]) -> generation.Outcome:
 def work(overrides: list[str], shared: list[str], command: list[str]) -> generation.Outcome:
     """The job of one list of overrides; ``shared`` are Hydra's own."""
     job = plan.job(overrides, shared)
-    tracker, outcome = tracking.Tracker(job, _say), None
+    tracker, outcome = tracking.Tracker(job, _log), None
     tracker.start()
     try:
-        outcome = generation.run_job(job, command, say=_say)
+        outcome = generation.run_job(job, command, log=_log)
     finally:
         tracker.finish(outcome)
     print(outcome.sentence(), flush=True)
     return outcome
 
 
-def _say(sentence: str) -> None:
+def _log(sentence: str) -> None:
     print(masking.mask(sentence), file=sys.stderr, flush=True)
 
 
@@ -167,7 +167,7 @@ def calibrate(overrides: list[str], pictures: int, out: Path | None, data: Path 
         adapter,
         page_readings(adapter, pictures) if data is None else box_readings(adapter, data, pictures),
         out,
-        progress=lambda done: _say(f"{done} of {pictures} pictures read"),
+        progress=lambda done: _log(f"{done} of {pictures} pictures read"),
     )
     print(f"wrote {out}: use it with model.head_scores={out}")
     return out

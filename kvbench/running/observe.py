@@ -14,7 +14,7 @@ from kvbench.support.words import counted
 UNKNOWN = "which tokens hold the answer is not known, so there is nothing to say about evidence"
 
 
-def observe(jobs: list[Job], say: Callable[[str], None] = print) -> None:
+def observe(jobs: list[Job], log: Callable[[str], None] = print) -> None:
     """Measure and store what is missing; a model is loaded only then.
 
     Raises UserError for jobs that are spread over machines, for samples that cannot be observed, and when the
@@ -26,10 +26,10 @@ def observe(jobs: list[Job], say: Callable[[str], None] = print) -> None:
         if job.config["prompt"] != "default":
             raise UserError("prompts are observed in the task's own words: leave prompt= out.")
     for job in jobs:
-        _observe(job, say)
+        _observe(job, log)
 
 
-def _observe(job: Job, say: Callable[[str], None]) -> None:
+def _observe(job: Job, log: Callable[[str], None]) -> None:
     from kvbench.running import run
 
     model, name = stored.names(job)
@@ -39,16 +39,16 @@ def _observe(job: Job, say: Callable[[str], None]) -> None:
         todo = [i for i in benchmark.order[: benchmark.count(job.limit)] if str(i) not in known]
         if todo:
             adapter = run.load_model(job.config["model"])
-            found = of_samples(adapter, benchmark, todo, job.config["model"].get("window"), say)
+            found = of_samples(adapter, benchmark, todo, job.config["model"].get("window"), log)
             stored.fill(stored.path(job), stored.settings(job), found)
     samples = stored.in_order(stored.read(stored.path(job), stored.settings(job)))
     marked = sum("attended" in values for values in samples)
     note = "" if marked else f"; {UNKNOWN}"
-    say(f"{model} / {name}: {counted(len(samples), 'prompt')} observed{note}")
+    log(f"{model} / {name}: {counted(len(samples), 'prompt')} observed{note}")
 
 
 def of_samples(
-    adapter: Any, benchmark: Any, indices: list[int], window: int | None, say: Callable[[str], None]
+    adapter: Any, benchmark: Any, indices: list[int], window: int | None, log: Callable[[str], None]
 ) -> Iterator[tuple[int, stored.Values]]:
     """(index, values) of these samples. window: the model's observation window; None: the usual one."""
     from kvbench.methods.registry import USUAL_WINDOW
@@ -57,7 +57,7 @@ def of_samples(
     about = known(benchmark.cfg) if hasattr(adapter, "box_tokens") else []
     clusters = benchmark.clusters(indices)
     first = benchmark.order[0]
-    with Progress(f"{adapter.name} / {benchmark.name}", len(indices), 0, say) as progress:
+    with Progress(f"{adapter.name} / {benchmark.name}", len(indices), 0, log) as progress:
         for sample in benchmark.at(indices):
             index = sample.index
             page = about[index] if about else None

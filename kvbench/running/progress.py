@@ -16,8 +16,8 @@ INTERVAL = 30.0  # seconds between plain lines
 class Progress:
     """A context manager that counts samples from ``done`` to ``total``."""
 
-    def __init__(self, title: str, total: int, done: int, say: Callable[[str], None]) -> None:
-        self.title, self.total, self.done, self.say = title, total, done, say
+    def __init__(self, title: str, total: int, done: int, log: Callable[[str], None]) -> None:
+        self.title, self.total, self.done, self.log = title, total, done, log
         self._bar: Any = None
         self._task: Any = None
 
@@ -45,7 +45,7 @@ class Progress:
             self._task = self._bar.add_task(self.title, total=self.total, completed=self.done)
             self._bar.start()
         elif self.done < self.total:
-            self.say(self._line())
+            self.log(self._line())
         return self
 
     def _line(self) -> str:
@@ -60,7 +60,7 @@ class Progress:
         elif now - self._told >= INTERVAL and self.done < self.total:
             self._told = now
             left = (now - self._began) / (self.done - self._first) * (self.total - self.done)
-            self.say(f"{self._line()}, about {duration(left)} left")
+            self.log(f"{self._line()}, about {duration(left)} left")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -68,4 +68,4 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
         elif self.done > self._first:
-            self.say(f"{self._line()} after {duration(time.monotonic() - self._began)}")
+            self.log(f"{self._line()} after {duration(time.monotonic() - self._began)}")

@@ -19,7 +19,7 @@ from kvbench.store.retained import file_of, read
 from kvbench.support.contents import named
 
 
-def compute(root: Path, limit: int, device: str = "auto", say: Callable[[str], None] = print) -> int:
+def compute(root: Path, limit: int, device: str = "auto", log: Callable[[str], None] = print) -> int:
     """Fill in what is missing for the samples that ``limit`` takes of every group; returns those computed.
 
     Raises UserError when the store was filled by another version of model or method.
@@ -32,14 +32,14 @@ def compute(root: Path, limit: int, device: str = "auto", say: Callable[[str], N
     for cells in groups.values():
         responses = store.load_folder(cells[0].folder)
         if any(named(cell.config) for cell in cells):
-            say(f"{cells[0].model} / {cells[0].benchmark}: no overlay where model or method reads a file.")
+            log(f"{cells[0].model} / {cells[0].benchmark}: no overlay where model or method reads a file.")
             cells = [cell for cell in cells if not named(cell.config)]
             if not cells:
                 continue
         first = (store.order(cells[0].folder, cells[0].config["benchmark"]) or [])[:limit]
         todo = {index: left for index in sorted(first) if (left := _missing(cells, responses, index))}
         if todo:
-            done += _group(cells[0], todo, responses, device, say)
+            done += _group(cells[0], todo, responses, device, log)
     return done
 
 
@@ -58,7 +58,7 @@ def _group(
     todo: dict[int, list[store.Cell]],
     responses: store.Responses,
     device: str,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> int:
     from kvbench.analysis.scoring import benchmark_config
     from kvbench.identity import revisions
@@ -82,10 +82,10 @@ def _group(
         return 0  # text alone has no picture to lay tokens over
     adapter = run.load_model({**head.config["model"], "device": device})
     for number, (index, images) in enumerate(pictures.items(), 1):
-        say(f"{head.model} / {head.benchmark}: retained tokens of sample {number} of {len(pictures)}")
+        log(f"{head.model} / {head.benchmark}: retained tokens of sample {number} of {len(pictures)}")
         grids = adapter.visual_grids(images)
         if grids is None:
-            say(f"{head.model} does not say where its visual tokens lie: no overlay for it.")
+            log(f"{head.model} does not say where its visual tokens lie: no overlay for it.")
             return 0
         shares = {}
         for text, cells in _by_prompt(samples[index], todo[index], responses).items():

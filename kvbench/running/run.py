@@ -102,20 +102,20 @@ def generate(
     return engine.generate(adapter, inputs, methods, trace=trace, **{**ends, **settings})
 
 
-def run_job(job: Job, command: list[str], say: Callable[[str], None] = print) -> Outcome:
+def run_job(job: Job, command: list[str], log: Callable[[str], None] = print) -> Outcome:
     """Compute what a job lacks and write its results.  Raises UserError when it cannot start or go on."""
     # A folder that is new stays so until all is loaded: no trace of a version that could not be.
-    ready = None if store.layout.journals(job.folder) else (_questions(job, say), _load(job))
+    ready = None if store.layout.journals(job.folder) else (_questions(job, log), _load(job))
     with store.Writer(job.journal, job.config["sync"]) as writer:
         for notice in writer.notices:
-            say(notice)
+            log(notice)
         responses = store.load_folder(job.folder, own=(job.journal, writer.records), cells=job.cells)
         indices = job.indices()
         new = 0
         if indices is not None and job.group not in responses.sizes:
             _note_size(job, writer, responses)
         if not indices or _pending(job, responses, indices) or _lost(job, writer, responses):
-            new, indices = _generate_missing(job, ready, writer, responses, command, say)
+            new, indices = _generate_missing(job, ready, writer, responses, command, log)
         else:
             store.write_cells(job.cells, job.folder)
         writer.flush()
@@ -203,7 +203,7 @@ def _generate_missing(
     writer: store.Writer,
     responses: store.Responses,
     command: list[str],
-    say: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> tuple[int, list[int]]:
     """Answer every missing (cell, sample).  Returns the number of new answers and the sample indices."""
 
@@ -212,7 +212,7 @@ def _generate_missing(
         for entry in records:
             responses.add(entry, writer.path)
 
-    benchmark, every = ready[0] if ready else _questions(job, say)
+    benchmark, every = ready[0] if ready else _questions(job, log)
     indices = job.own(benchmark.order)
     own = set(indices)
     samples = [sample for sample in every if sample.index in own]
@@ -222,32 +222,32 @@ def _generate_missing(
         return 0, indices
     adapter, methods = ready[1] if ready else _load(job)
     _note(job, benchmark, every, responses, record)
-    run = _circumstances(job, command, adapter)
+    run = _environment(job, command, adapter)
     record([store.run_record(run)])
-    ask = _asking(job, adapter, benchmark, say)
+    ask = _asking(job, adapter, benchmark, log)
     session = store.session_of(run)
-    tries = Tries(job, adapter, methods, ask, benchmark, record, responses, session, say)
+    tries = Tries(job, adapter, methods, ask, benchmark, record, responses, session, log)
     new = 0
     todo = [sample for sample in samples if sample.index in pending]
-    with Progress(job.title, len(samples), len(samples) - len(todo), say) as progress:
+    with Progress(job.title, len(samples), len(samples) - len(todo), log) as progress:
         for sample, images in prefetched(todo):
             answers, whole = tries.answer(sample, images, pending[sample.index])
             new += answers
             if not whole and job.config["fail_fast"]:
-                say(f"{job.title}: stopped at sample {sample.index}, as fail_fast=true asks.")
+                log(f"{job.title}: stopped at sample {sample.index}, as fail_fast=true asks.")
                 break
             progress.advance()
     return new, indices
 
 
-def _questions(job: Job, say: Callable[[str], None]) -> tuple[Any, list[Any]]:
+def _questions(job: Job, log: Callable[[str], None]) -> tuple[Any, list[Any]]:
     """The benchmark, and the samples that are asked of all shards together; says how many they are."""
     _require(job)
     benchmark = load_benchmark(job.config["benchmark"])
     every = benchmark.samples(job.limit)
     if not every:
         raise UserError(f"benchmark {job.config['benchmark']['name']} has no samples: check its data.")
-    say(_asked(job, benchmark, [sample.index for sample in every]))
+    log(_asked(job, benchmark, [sample.index for sample in every]))
     if not job.own(benchmark.order):
         raise UserError(
             f"shard {job.config['shard']} of {job.config['shards']} has no sample: "
@@ -295,9 +295,9 @@ def _load(job: Job) -> tuple[Any, dict[str, Any]]:
     return adapter, methods
 
 
-def _asking(job: Job, adapter: Any, benchmark: Any, say: Callable[[str], None]) -> Callable[..., list[Any]]:
+def _asking(job: Job, adapter: Any, benchmark: Any, log: Callable[[str], None]) -> Callable[..., list[Any]]:
     """What answers a prompt with several methods as the job has it; one that fails leaves its exception."""
-    usual = {"trace": job.config["trace"], "max_branch_bytes": job.config["max_branch_bytes"], "say": say}
+    usual = {"trace": job.config["trace"], "max_branch_bytes": job.config["max_branch_bytes"], "log": log}
     if job.config["decode"]["compile"]:
         usual["compiled"] = True
     if job.config["decode"]["invariant"]:
@@ -310,7 +310,7 @@ def _asking(job: Job, adapter: Any, benchmark: Any, say: Callable[[str], None]) 
     return ask
 
 
-def _circumstances(job: Job, command: list[str], adapter: Any) -> dict[str, Any]:
+def _environment(job: Job, command: list[str], adapter: Any) -> dict[str, Any]:
     """What a session says of the answers it will give."""
     run = provenance.collect(command, job.config["seed"], *_placement(adapter))
     run |= _threads(adapter)

@@ -38,7 +38,7 @@ class Tries:
     record: Callable[[list[dict[str, Any]]], None]
     responses: store.Responses
     session: str
-    say: Callable[[str], None]
+    log: Callable[[str], None]
 
     @property
     def excludes(self) -> bool:
@@ -125,7 +125,7 @@ class Tries:
         said = dict.fromkeys("{type}: {message}".format(**record["error"]) for record in records)
         self.record(records)
         for words in said:
-            self.say(f"{self.job.title}, sample {sample.index}, try {attempt + 1}: {words}")
+            self.log(f"{self.job.title}, sample {sample.index}, try {attempt + 1}: {words}")
         if any(memory.ran_out(error) for _, error in failed):
             memory.give_back()
 

@@ -22,7 +22,7 @@ def repository(cfg: Mapping[str, Any], kind: str) -> str | None:
     return None if text in paths.BUILT_IN or paths.is_folder(text) else text
 
 
-def fetch(cfg: Mapping[str, Any], kind: str, say: Callable[[str], None]) -> None:
+def fetch(cfg: Mapping[str, Any], kind: str, log: Callable[[str], None]) -> None:
     """Download what one config names, unpack its videos, and load the data once into the datasets cache.
 
     Raises UserError when the hub does not answer or does not have it.
@@ -32,7 +32,7 @@ def fetch(cfg: Mapping[str, Any], kind: str, say: Callable[[str], None]) -> None
     name = repository(cfg, kind)
     if name is None:
         make = first.language_model if kind == "model" else first.drawn_sets
-        say(f"{kind} {cfg['name']}: {'ready' if make(cfg, say) else 'nothing to fetch'}")
+        log(f"{kind} {cfg['name']}: {'ready' if make(cfg, log) else 'nothing to fetch'}")
         return
     repo_type = "model" if kind == "model" else "dataset"
     revision = cfg.get("revision") or None
@@ -43,7 +43,7 @@ def fetch(cfg: Mapping[str, Any], kind: str, say: Callable[[str], None]) -> None
             name, repo_type=repo_type, revision=revision, files_metadata=True, timeout=20
         )
         size = sum(file.size or 0 for file in info.siblings or []) / 1e9
-        say(f"{kind} {cfg['name']}: {name} at {info.sha}, {size:.1f} GB")
+        log(f"{kind} {cfg['name']}: {name} at {info.sha}, {size:.1f} GB")
         folder = Path(snapshot_download(name, repo_type=repo_type, revision=revision))
     except Exception as error:  # network, permission, spelling: one sentence for all
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -55,10 +55,10 @@ def fetch(cfg: Mapping[str, Any], kind: str, say: Callable[[str], None]) -> None
         if cfg.get("video_folder"):
             from kvbench.benchmarks import video
 
-            say(f"{unpack(folder, video.folder(cfg))} archives of videos unpacked")
+            log(f"{unpack(folder, video.folder(cfg))} archives of videos unpacked")
         from kvbench import benchmarks
 
-        say(counted(benchmarks.load(cfg).size(), "sample"))
+        log(counted(benchmarks.load(cfg).size(), "sample"))
 
 
 def unpack(source: Path, target: Path) -> int:

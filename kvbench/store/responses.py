@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # What may differ between two computations of the same answer: when and where, not what it says.
 APART = ("seconds", "session")
 Group = tuple[int, str]  # seed and prompt: what else tells the questions of a folder's cells apart
-CIRCUMSTANCES = ("versions", "git", "device", "dtype", "seed")
+ENVIRONMENT = ("versions", "git", "device", "dtype", "seed")
 ON_A_CPU = "threads"  # sums round by it, and so near ties of scores; earlier releases did not say it
 
 
@@ -49,7 +49,7 @@ def session_of(run: dict[str, Any]) -> str:
 
 def _facts(run: dict[str, Any]) -> dict[str, Any]:
     """What of a run could change an answer."""
-    facts = {key: run.get(key) for key in CIRCUMSTANCES}
+    facts = {key: run.get(key) for key in ENVIRONMENT}
     return {**facts, ON_A_CPU: run[ON_A_CPU]} if ON_A_CPU in run else facts
 
 
@@ -98,9 +98,9 @@ class Responses:
                 self._path = path
                 self._told.clear()
             if (cell, record.get("session")) not in self._told:
-                self._circumstances(record, path)
+                self._environment(record, path)
 
-    def _circumstances(self, record: dict[str, Any], path: Path) -> None:
+    def _environment(self, record: dict[str, Any], path: Path) -> None:
         """Note session and run of an answer; those that follow it in the same run say nothing new."""
         cell = record["cell"]
         self._told.add((cell, record.get("session")))
@@ -113,7 +113,7 @@ class Responses:
         """Whether the circumstances of some answers are lost, which damage alone can do."""
         return not self.answered_in.get(cell, set()) - {""} <= self.sessions.keys()
 
-    def circumstances(self, cell: str) -> list[dict[str, Any]]:
+    def environment(self, cell: str) -> list[dict[str, Any]]:
         """The distinct circumstances (CIRCUMSTANCES) under which a cell's answers were computed."""
         sessions = sorted(self.answered_in.get(cell, ()))
         return [self.sessions[session] for session in sessions if session in self.sessions]
@@ -241,7 +241,7 @@ def summarise(cell: layout.Cell, responses: Responses) -> dict[str, Any]:
         "kept": {"min": low, "mean": mean, "max": high, "mean_per_layer_and_head": _mean_per_head(kept)},
         "prompt_length": {"min": min(lengths, default=None), "max": max(lengths, default=None)},
         "answers": answers,
-        "provenance": responses.circumstances(cell.digest),
+        "provenance": responses.environment(cell.digest),
     }
 
 
@@ -282,7 +282,7 @@ def _history(cell: layout.Cell, responses: Responses) -> dict[str, Any]:
     started = sorted(run["started"] for run in runs)
     return {
         "digest": cell.digest,
-        "circumstances": responses.circumstances(cell.digest),
+        "circumstances": responses.environment(cell.digest),
         "commands": sorted({" ".join(masking.command(run["command"])) for run in runs}),
         "hosts": len({run.get("host") for run in runs}),
         "first_started": started[0] if started else None,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from kvbench.analysis.results import Entry, entries
 from kvbench.analysis.tables.build import build
 from kvbench.analysis.tables.csv import to_csv
-from kvbench.analysis.tables.shape import USUAL, Choice, Table
+from kvbench.analysis.tables.shape import DEFAULT, Choice, Table
 from kvbench.analysis.tables.show import record
 from kvbench.checks import suggest
 from kvbench.errors import UserError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Choice", "Table", "beside_paper", "build", "record", "table"]
 
 
-def table(store: Path, format: str = "text", width: int | None = None, choice: Choice = USUAL) -> str:
+def table(store: Path, format: str = "text", width: int | None = None, choice: Choice = DEFAULT) -> str:
     """Render every model of a store.
 
     Raises UserError for an empty store, an unknown format, and a method or benchmark that it lacks.

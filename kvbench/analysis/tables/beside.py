@@ -21,7 +21,7 @@ from kvbench.errors import UserError
 from kvbench.planning.config import benchmark_file
 from kvbench.planning.experiments import Experiment
 from kvbench.reference import sizes
-from kvbench.rendering import HOLE, Cell, Group, Record, Row
+from kvbench.rendering import MISSING, Cell, Group, Record, Row
 from kvbench.rendering.csv import lines as csv_lines
 
 PARTS = ("measured", "95 % CI", "paper", "difference")
@@ -127,7 +127,7 @@ def _cells(pair: Beside) -> tuple[Cell, ...]:
     digits = len(row.value.partition(".")[2])
     paper = Cell(row.value + (" !" if row.flag else ""), sort=row.number)
     if found is None:
-        return Cell(HOLE), Cell(), paper, Cell()
+        return Cell(MISSING), Cell(), paper, Cell()
     interval = (
         f"[{found.low:.{digits}f}, {found.high:.{digits}f}]" if math.isfinite(found.low) else "no interval"
     )
@@ -136,7 +136,7 @@ def _cells(pair: Beside) -> tuple[Cell, ...]:
         measured = Cell(f"{found.value:.{digits}f}", sort=found.value)
     gap = Cell()
     if math.isfinite(pair.difference):
-        gap = Cell(f"{pair.difference:+.{digits}f}{'*' if pair.sure else ''}", sort=pair.difference)
+        gap = Cell(f"{pair.difference:+.{digits}f}{'*' if pair.significant else ''}", sort=pair.difference)
     return measured, Cell(interval), paper, gap
 
 
@@ -177,7 +177,7 @@ def _notes(found: Sequence[Entry], mine: Sequence[Beside], experiment: Experimen
     if not holes:
         return lines
     named = fill.files(e.cell for e in found if e.cell.model == model) if "=FILE" in " ".join(holes) else []
-    return [*lines, f"{HOLE} is missing; to fill:", *(f"  {line}" for line in holes), *named]
+    return [*lines, f"{MISSING} is missing; to fill:", *(f"  {line}" for line in holes), *named]
 
 
 def _flagged(mine: Sequence[Beside]) -> list[reference.PublishedValue]:

@@ -11,7 +11,7 @@ from kvbench.analysis.bootstrap import Difference
 from kvbench.analysis.results import Entry, base_of, compare_all, exact_tests
 from kvbench.analysis.scoring import benchmark_config
 from kvbench.analysis.tables.footer import footer
-from kvbench.analysis.tables.shape import USUAL, Choice, Column, Table, Value, family, is_full
+from kvbench.analysis.tables.shape import DEFAULT, Choice, Column, Table, Value, family, is_full
 from kvbench.errors import UserError
 
 # The papers' order; other benchmarks follow by name.
@@ -29,7 +29,7 @@ _ORDER = (
 )
 
 
-def build(found: Sequence[Entry], model: str, store: Path, choice: Choice = USUAL) -> Table:
+def build(found: Sequence[Entry], model: str, store: Path, choice: Choice = DEFAULT) -> Table:
     """The table of one model."""
     mine = [entry for entry in found if entry.cell.model == model]
     columns, configs = [], {}

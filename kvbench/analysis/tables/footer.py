@@ -12,7 +12,7 @@ from kvbench.analysis.results import Entry
 from kvbench.analysis.tables import fill, rounding
 from kvbench.analysis.tables.shape import Table
 from kvbench.errors import first_line
-from kvbench.rendering import HOLE
+from kvbench.rendering import MISSING
 from kvbench.store import earlier, every_cell, load_folder
 from kvbench.support.words import counted
 
@@ -30,7 +30,7 @@ def footer(result: Table, mine: Sequence[Entry], benchmarks: Iterable[str], stor
     lines += fill.impossible(result, mine) + failed(mine)
     holes = fill.commands(result, mine, store)
     if holes:
-        lines.append(f"{HOLE} is missing; to fill:")
+        lines.append(f"{MISSING} is missing; to fill:")
         lines += [f"  {command}" for command in holes]
         lines += fill.files(e.cell for e in mine) if any("=FILE" in command for command in holes) else []
     return lines
@@ -47,12 +47,12 @@ def samples(mine: Sequence[Entry], benchmarks: Iterable[str]) -> list[str]:
         pages = min((len(set(scores.clusters.values())) for scores in scored if scores.clusters), default=0)
         pages = pages or min(counts, default=0)
         if 0 < pages < FEWEST:
-            say = f"fewer than {FEWEST} have no interval and no mark"
+            note = f"fewer than {FEWEST} have no interval and no mark"
         elif 0 < pages < ROUGH:
-            say = f"intervals from fewer than {ROUGH} are rough"
+            note = f"intervals from fewer than {ROUGH} are rough"
         else:
             continue
-        lines.append(f"{benchmark}: pages or pictures asked about: {pages}; {say}; raise limit=.")
+        lines.append(f"{benchmark}: pages or pictures asked about: {pages}; {note}; raise limit=.")
     return lines
 
 
@@ -63,7 +63,7 @@ def chance(result: Table) -> list[str]:
         return []
     expected = 0.05 * len(judged)
     many = f"about {expected:.0f}" if expected >= 1.5 else "one" if expected >= 0.75 else "less than one"
-    marked = sum(value.gap.sure for value in judged)
+    marked = sum(value.gap.significant for value in judged)
     return [f"* {marked} of {len(judged)} differences; chance alone would mark {many} (5 %)."]
 
 

@@ -75,12 +75,12 @@ class Choice:
     """
 
     against: str | None = None
-    interval: str = resampling.USUAL
+    interval: str = resampling.DEFAULT
     exact: bool = False
     benchmarks: tuple[str, ...] = ()
 
 
-USUAL = Choice()
+DEFAULT = Choice()
 
 
 @dataclass
@@ -90,7 +90,7 @@ class Table:
     model: str
     columns: list[Column]
     grid: dict[str, dict[Column, Value]]
-    choice: Choice = USUAL
+    choice: Choice = DEFAULT
     footer: list[str] = field(default_factory=list)
 
 

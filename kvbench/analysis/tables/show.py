@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from kvbench.analysis.tables.shape import Column, Table, family, is_full
-from kvbench.rendering import HOLE, Cell, Group, Record, Row
+from kvbench.rendering import MISSING, Cell, Group, Record, Row
 
 
 def record(item: Table) -> Record:
@@ -31,7 +31,7 @@ def parts(item: Table, label: str, column: Column) -> tuple[str, str, str]:
     """Value, difference and interval (or p values) as shown; the last two may be empty."""
     value = item.grid[label][column]
     if value.entry is None or value.entry.scores is None:
-        return HOLE, "", ""
+        return MISSING, "", ""
     if value.value is None:
         return "n/a", "", ""
     text = column.show(value.value)
@@ -40,7 +40,7 @@ def parts(item: Table, label: str, column: Column) -> tuple[str, str, str]:
         return text, best, ""
     shown = f"{abs(value.gap.delta) * column.scale:.{column.digits}f}"
     arrow = "→" if float(shown) == 0 else "↑" if value.gap.delta > 0 else "↓"
-    delta = f"{arrow}{shown}{'*' if value.gap.sure else ''}{best}"
+    delta = f"{arrow}{shown}{'*' if value.gap.significant else ''}{best}"
     if item.choice.exact and value.p is not None:
         return text, delta, f"p {_p(value.p)}, {_p(value.p_holm)}"
     if not math.isfinite(value.gap.low):
