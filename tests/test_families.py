@@ -331,3 +331,24 @@ def test_configs_compose_and_name_a_dtype(name):
     assert model["adapter"] in models.FAMILIES and model["dtype"] in DTYPES
     with pytest.raises(UserError, match="dtype"):
         plan.jobs([f"model={name}", "benchmark=docqa_mini", "method=fullkv", "model.dtype=auto"])
+
+
+@pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "llava_next"])
+def test_visual_grids_lie_where_boxes_do(family):
+    """A grid's cell sees the box of its place: the overlays lay tokens over the picture by it."""
+    reads = adapter(family)
+    size = (200, 120)
+    page = Image.new("RGB", size, "white")
+    (grid,) = reads.visual_grids([page])
+    rows, columns = grid["rows"], grid["columns"]
+    inputs = reads.prepare("?", [page])
+    seen = int(inputs.visual_mask.sum())
+    assert rows * columns == seen if family != "llava_next" else rows * columns < seen
+    row, column = rows - 1, columns // 2
+    wide, high = size[0] / columns, size[1] / rows
+    box = (column * wide + 1, row * high + 1, (column + 1) * wide - 1, (row + 1) * high - 1)
+    assert [t for t in reads.box_tokens(size, box) if t < rows * columns] == [row * columns + column]
+    if family != "llava_next":
+        assert len(reads.visual_grids([page, page])) == 2
+    else:
+        assert reads.visual_grids([page, page]) is None

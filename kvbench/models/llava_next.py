@@ -108,6 +108,14 @@ class LlavaNextAdapter(VisionAdapter):
             chat_template=words.chat_template,
         )
 
+    def visual_grids(self, images: list) -> list[dict[str, Any]] | None:
+        """The overview of a single picture, whose tokens come first; of several it is not known."""
+        if len(images) != 1:
+            return None
+        config = self.model.config.vision_config
+        side = config.image_size // config.patch_size
+        return [{"rows": side, "columns": side, "width": 1.0, "height": 1.0}]
+
     def box_tokens(self, size: tuple[int, int], box: Box) -> list[int]:
         """The overview first; then the rows of the padded canvas that hold picture, a newline after each."""
         import torch

@@ -87,15 +87,25 @@ class MRopeAdapter(VisionAdapter):
         """[B] -> [3, B, 1]: a generated token has the same temporal, height and width position."""
         return positions.view(1, -1, 1).expand(3, -1, -1)
 
-    def box_tokens(self, size: tuple[int, int], box: Box) -> list[int]:
-        """One token a square of merged patches; the picture is stretched to whole squares."""
+    def _grid(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Rows and columns of a picture: a token a square of merged patches, stretched to whole ones."""
         from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
         width, height = size
         square, limits = side(self.model.config.vision_config), self.image_options()["size"]
         high, wide = smart_resize(height, width, square, limits["shortest_edge"], limits["longest_edge"])
-        columns = wide // square
-        cells = covered(box, (0, 0, width, height), high // square, columns)
+        return high // square, wide // square
+
+    def visual_grids(self, images: list) -> list[dict[str, Any]] | None:
+        """Of pictures; of clips it is not known."""
+        if any(isinstance(image, Video) for image in images):
+            return None
+        grids = map(self._grid, (image.size for image in images))
+        return [{"rows": rows, "columns": columns, "width": 1.0, "height": 1.0} for rows, columns in grids]
+
+    def box_tokens(self, size: tuple[int, int], box: Box) -> list[int]:
+        rows, columns = self._grid(size)
+        cells = covered(box, (0, 0, *size), rows, columns)
         return [row * columns + column for row, column in cells]
 
 
