@@ -47,7 +47,7 @@ def decode(
     says so, and leaves the batch at once. Branches with equal kept sets and plans are decoded once.
     plans: per branch how it refreshes, see kvbench.engine.refresh. traces: an empty list, filled with a Trace
     per branch; every branch then needs a plan. max_branch_bytes: branches that hold more together decode in
-    waves, with 0 each by itself; None: half of the free memory. say: told when memory ran out and smaller
+    waves, with 0 each by itself; None: half of the free memory. log: told when memory ran out and smaller
     waves are tried. compiled: the step as one graph (kvbench.engine.compiled). cache: compact, ragged or
     auto, see kvbench.engine.paths. A sample with a branch that refreshes has the compact one and is not
     compiled.

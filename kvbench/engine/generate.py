@@ -58,23 +58,20 @@ def generate(
 
     until: strings that end an answer at their first occurrence. seconds: filled with the time of "prefill",
     "select" and "decode". trace: record drift, refreshes and overlap per step and layer in Answer.trace.
-    positions: leave what each method keeps in Answer.positions.
-    max_branch_bytes, say, compiled, cache: as in kvbench.engine.decode. return_exceptions: as in
-    asyncio.gather: what made a method fail alone stands in its answer's place, else the first is raised.
-    Raises UserError when prompt and answer exceed the model's context.
+    positions: leave what each method keeps in Answer.positions. max_branch_bytes, log, compiled, cache: as
+    in kvbench.engine.decode. return_exceptions: as in asyncio.gather: what made a method fail alone stands
+    in its answer's place, else the first is raised. Raises UserError when prompt and answer exceed the
+    model's context.
     """
     until = [s for s in until or [] if s]
     _check_length(adapter, inputs.length, max_new_tokens)
     clock = _Clock(adapter.model.device)
-    extras = frozenset().union(*(m.extras for m in methods)) & EXTRAS
-    window = max((m.window for m in methods), default=1)
-    prompt = _prefill(adapter, inputs, window, extras)
+    prompt = _prefill(adapter, inputs, methods)
     clock.lap("prefill")
     found = _select_all(adapter, methods, prompt, trace)
     _raise_first(found, unless=return_exceptions)
     chosen = [branch for branch in found if isinstance(branch, _Branch)]
     clock.lap("select")
-
     traces: list[Trace] | None = [] if trace else None
     tokens = decode(
         adapter,
@@ -144,8 +141,10 @@ def _select(adapter, method: Method, observation: Observation, trace: bool) -> _
     return _Branch(plan, None if method.full else to_sets(mask), mask.sum(-1).tolist())
 
 
-def _prefill(adapter, inputs, window: int, extras: frozenset[str]) -> Prefill:
-    """A prefill; when memory runs out, again without what the compiled step has kept of the last sample."""
+def _prefill(adapter, inputs, methods: list[Method]) -> Prefill:
+    """What all methods need of the prompt; when memory runs out, again without what the compiled step has kept of the last sample."""
+    extras = frozenset().union(*(m.extras for m in methods)) & EXTRAS
+    window = max((m.window for m in methods), default=1)
     try:
         return prefill(adapter, inputs, window=window, extras=extras)
     except (RuntimeError, MemoryError) as error:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvbench.rendering.record import MISSING, Cell, Group, Record, Row, plain
+from kvbench.rendering.record import MISSING, Heading, Record, Row, Shown, plain
 
-__all__ = ["FORMATS", "MISSING", "Cell", "Group", "Record", "Row", "plain", "render"]
+__all__ = ["FORMATS", "MISSING", "Shown", "Heading", "Record", "Row", "plain", "render"]
 
 FORMATS = ("text", "markdown", "csv", "latex", "html")
 

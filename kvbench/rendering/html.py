@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from kvbench.rendering.record import Cell, Record, Row
+from kvbench.rendering.record import Record, Row, Shown
 
 
 def show(record: Record) -> str:
@@ -43,7 +43,7 @@ def _row(row: Row) -> str:
     )
 
 
-def _cell(cell: Cell, full: bool) -> str:
+def _cell(cell: Shown, full: bool) -> str:
     sort = "" if cell.sort is None else f' data-sort="{cell.sort:.10g}"'
     shown = f"<b>{escape(cell.text)}</b>" if cell.best else escape(cell.text)
     shown += f" {escape(cell.delta)}" if cell.delta else ""

@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 
-from kvbench.rendering.record import MISSING, Cell, Group, Record, Row
+from kvbench.rendering.record import MISSING, Heading, Record, Row, Shown
 
 WIDEST = {True: 6, False: 8}  # columns of values that fit a page: with differences and intervals, without
 LONG = 25  # signs: a column with a longer cell holds sentences
@@ -56,7 +56,7 @@ def _sign(sign: str) -> str:
 
 def show(record: Record) -> str:
     """One ``table`` environment per page width; the legend and the footer stand under the last one."""
-    pages: list[list[tuple[int, Group]]] = [[]]
+    pages: list[list[tuple[int, Heading]]] = [[]]
     at = 0
     for group in record.groups:
         if pages[-1] and sum(len(g.columns) for _, g in pages[-1]) + len(group.columns) > WIDEST[record.even]:
@@ -78,7 +78,7 @@ def show(record: Record) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _tabular(record: Record, page: Sequence[tuple[int, Group]]) -> list[str]:
+def _tabular(record: Record, page: Sequence[tuple[int, Heading]]) -> list[str]:
     places = [at + place for at, group in page for place in range(len(group.columns))]
     rows = [row for row in record.rows if any(row.cells[place].text for place in places)]
     labels = _kind([row.label for row in rows], True)
@@ -104,7 +104,7 @@ def _kind(texts: Sequence[str], words: bool) -> str:
     return "l" if words else "r"
 
 
-def _headings(groups: Sequence[Group]) -> list[str]:
+def _headings(groups: Sequence[Heading]) -> list[str]:
     heads, rules, at = [""], [], 2
     for group in groups:
         heads.append(f"\\multicolumn{{{len(group.columns)}}}{{c}}{{{escape(group.heading)}}}")
@@ -113,7 +113,7 @@ def _headings(groups: Sequence[Group]) -> list[str]:
     return [" & ".join(heads) + r" \\", "".join(rules)]
 
 
-def _spanning(row: Row, page: Sequence[tuple[int, Group]]) -> Iterator[str]:
+def _spanning(row: Row, page: Sequence[tuple[int, Heading]]) -> Iterator[str]:
     """One value over all columns of a group."""
     cells = [
         f"\\multicolumn{{{len(group.columns)}}}{{c}}{{{_number(row.cells[at].text)}}}" for at, group in page
@@ -130,7 +130,7 @@ def _row(row: Row, places: Sequence[int]) -> Iterator[str]:
         yield " & ".join(["", *small]) + r" \\"
 
 
-def _value(cell: Cell) -> str:
+def _value(cell: Shown) -> str:
     text = f"\\textbf{{{_number(cell.text)}}}" if cell.best else _number(cell.text)
     return f"{text} {_number(cell.delta.replace('●', ''))}".strip()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from kvbench.rendering.record import Cell, Record
+from kvbench.rendering.record import Record, Shown
 
 BEST = "●"  # the best value is bold here
 
@@ -27,7 +27,7 @@ def _table(record: Record, names: Sequence[str]) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in [[*map(escape, [record.corner, *names])], rule, *rows]]
 
 
-def _cell(cell: Cell) -> str:
+def _cell(cell: Shown) -> str:
     value = f"**{escape(cell.text)}**" if cell.best else escape(cell.text)
     shown = f"{value} {escape(cell.delta.replace(BEST, ''))}".strip()
     return f"{shown}<br>{escape(cell.below)}" if cell.below else shown

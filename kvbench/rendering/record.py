@@ -13,7 +13,7 @@ from typing import NamedTuple
 MISSING = "—"
 
 
-class Cell(NamedTuple):
+class Shown(NamedTuple):
     """One value: ``delta`` stands behind it, ``below`` in small type under it; ``sort`` orders a web page."""
 
     text: str = ""
@@ -23,7 +23,7 @@ class Cell(NamedTuple):
     sort: float | None = None
 
 
-class Group(NamedTuple):
+class Heading(NamedTuple):
     """Columns side by side under one heading."""
 
     heading: str
@@ -34,7 +34,7 @@ class Row(NamedTuple):
     """A label and a cell a column; ``spans``: those of a group repeat one value. ``apart``: after a gap."""
 
     label: str
-    cells: tuple[Cell, ...]
+    cells: tuple[Shown, ...]
     spans: bool = False
     apart: bool = False
 
@@ -48,7 +48,7 @@ class Record:
     """
 
     title: str
-    groups: list[Group]
+    groups: list[Heading]
     rows: list[Row]
     notes: list[str] = field(default_factory=list)
     corner: str = "method"
@@ -85,5 +85,5 @@ def plain(
     left: int = 1,
 ) -> Record:
     """A record of strings, the first column as labels. left: columns that hold words, see ``Record``."""
-    lines = [Row(first, tuple(map(Cell, rest))) for first, *rest in rows]
-    return Record(title, [Group("", tuple(columns[1:]))], lines, list(notes), columns[0], left)
+    lines = [Row(first, tuple(map(Shown, rest))) for first, *rest in rows]
+    return Record(title, [Heading("", tuple(columns[1:]))], lines, list(notes), columns[0], left)

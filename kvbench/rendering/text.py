@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvbench.rendering.record import Cell, Group, Record, Row
+from kvbench.rendering.record import Heading, Record, Row, Shown
 
 _GAP = 2  # blanks before each column
 _WORD = 32  # a name that is no longer is never folded
@@ -82,7 +82,7 @@ class _Page:
 class _Layout:
     """One group: where its cells stand in a row, and each column's widths: value, difference, whole cell."""
 
-    group: Group
+    group: Heading
     first: int
     widths: list[tuple[int, int, int]]
 
@@ -90,11 +90,11 @@ class _Layout:
     def width(self) -> int:
         return sum(cell + _GAP for _, _, cell in self.widths)
 
-    def of(self, row: Row) -> tuple[Cell, ...]:
+    def of(self, row: Row) -> tuple[Shown, ...]:
         return row.cells[self.first : self.first + len(self.widths)]
 
 
-def _layout(record: Record, group: Group, first: int) -> _Layout:
+def _layout(record: Record, group: Heading, first: int) -> _Layout:
     widths = []
     for place, name in enumerate(group.columns, first):
         cells = [row.cells[place] for row in record.rows]

@@ -14,7 +14,7 @@ from kvbench.support import hub
 
 
 @dataclass(frozen=True)
-class Finding:
+class Need:
     """One thing that a model or benchmark needs."""
 
     of: str  # "benchmark docvqa"
@@ -24,18 +24,18 @@ class Finding:
     hub: bool = False  # whether a hub may have it
 
 
-def _hub(of: str, what: str, kind: str, name: str, cfg: Mapping[str, Any], how: str) -> Finding:
+def _hub(of: str, what: str, kind: str, name: str, cfg: Mapping[str, Any], how: str) -> Need:
     """A repository of the hub, in the revision that a config names."""
     have, wanted = hub.cached(kind, name), cfg.get("revision")
     if have and (wanted is None or wanted in have):
-        return Finding(of, f"{what}: {hub.folder(kind, name)}", True)
+        return Need(of, f"{what}: {hub.folder(kind, name)}", True)
     lacking = f"revision {wanted} of {name} is not here, {have[0]} is" if have else f"no copy of {name}"
-    return Finding(of, f"{lacking}: {how}", False, cfg.get("size_gb") or None, hub=True)
+    return Need(of, f"{lacking}: {how}", False, cfg.get("size_gb") or None, hub=True)
 
 
 def lacking(configs: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> list[str]:
     """One sentence for each thing that (model, benchmark) configs need and this machine lacks."""
-    found: list[Finding] = []
+    found: list[Need] = []
     for model_cfg, benchmark_cfg in configs:
         found += [*model(model_cfg), *benchmark(benchmark_cfg)]
     missing = [one for one in found if not one.present]
@@ -61,7 +61,7 @@ def require(model_cfg: Mapping[str, Any], benchmark_cfg: Mapping[str, Any]) -> N
         raise UserError(data.what)
 
 
-def benchmark(cfg: Mapping[str, Any]) -> list[Finding]:
+def benchmark(cfg: Mapping[str, Any]) -> list[Need]:
     """Data, videos and programs of one benchmark."""
     name, data = str(cfg["name"]), str(cfg.get("data") or "sets")
     of = f"benchmark {name}"
@@ -72,16 +72,16 @@ def benchmark(cfg: Mapping[str, Any]) -> list[Finding]:
         root = video.folder(cfg)
         present = root.is_dir() and any(path.suffix in video.SUFFIXES for path in root.iterdir())
         how = f"no video in {root}: run `kvbench fetch benchmark={name}`, or set benchmark.videos=FOLDER."
-        found.append(Finding(of, f"videos in {root}" if present else how, present))
+        found.append(Need(of, f"videos in {root}" if present else how, present))
     unmet = needs.missing(cfg)
-    found += [Finding(of, sentence, False) for sentence in unmet]
+    found += [Need(of, sentence, False) for sentence in unmet]
     met = [need for need in needs.names(cfg) if not needs.missing(cfg, only=(need,))]
-    return found + [Finding(of, need, True) for need in met]
+    return found + [Need(of, need, True) for need in met]
 
 
-def _data(of: str, name: str, data: str, cfg: Mapping[str, Any]) -> Finding:
+def _data(of: str, name: str, data: str, cfg: Mapping[str, Any]) -> Need:
     if data in ("micro", "package"):
-        return Finding(of, f"data: {data}, made here when needed", True)
+        return Need(of, f"data: {data}, made here when needed", True)
     if data == "sets" or paths.is_folder(data):
         from kvbench.benchmarks.loading import local_files
         from kvbench.benchmarks.usable import check_schema
@@ -89,19 +89,19 @@ def _data(of: str, name: str, data: str, cfg: Mapping[str, Any]) -> Finding:
         try:
             files = local_files(cfg, "")
             check_schema(cfg, files or [])
-            return Finding(of, f"data: {len(files or [])} Parquet files", True)
+            return Need(of, f"data: {len(files or [])} Parquet files", True)
         except UserError as error:
-            return Finding(of, str(error), False)
+            return Need(of, str(error), False)
     how = f"run `kvbench fetch benchmark={name}`, or set benchmark.data=FOLDER."
     return _hub(of, "data", "datasets", data, cfg, how)
 
 
-def model(cfg: Mapping[str, Any], thorough: bool = False) -> list[Finding]:
+def model(cfg: Mapping[str, Any], thorough: bool = False) -> list[Need]:
     """The checkpoint of one model; ``thorough`` also reads what set-up converted."""
     name, weights = str(cfg["name"]), str(cfg.get("weights") or "")
     of = f"model {name}"
     if weights == "random":
-        return [Finding(of, "random weights, made here", True)]
+        return [Need(of, "random weights, made here", True)]
     found = []
     if cfg.get("adapter") == "embedded" or weights == "embedded":
         present = (paths.cache_dir() / "smollm2-135m-instruct").is_dir()
@@ -114,14 +114,14 @@ def model(cfg: Mapping[str, Any], thorough: bool = False) -> list[Finding]:
             except UserError as error:
                 present, how = False, str(error)
         size = None if present else 0.3
-        found.append(Finding(of, "language model: set up" if present else how, present, size))
+        found.append(Need(of, "language model: set up" if present else how, present, size))
     if weights in ("shipped", "embedded"):
         return found
     if paths.is_folder(weights):
         marker = "tower.safetensors" if cfg.get("adapter") == "embedded" else "config.json"
         present = (Path(weights).expanduser() / marker).is_file()
         how = f"no {marker} in {weights}: set model.weights to the folder of a checkpoint."
-        return [*found, Finding(of, f"weights: {weights}" if present else how, present)]
+        return [*found, Need(of, f"weights: {weights}" if present else how, present)]
     how = f"run `kvbench fetch model={name}`, or set model.weights=FOLDER."
     return [*found, _hub(of, "weights", "models", weights, cfg, how)]
 

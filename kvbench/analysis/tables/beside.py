@@ -21,7 +21,7 @@ from kvbench.errors import UserError
 from kvbench.planning.config import benchmark_file
 from kvbench.planning.experiments import Experiment
 from kvbench.reference import sizes
-from kvbench.rendering import MISSING, Cell, Group, Record, Row
+from kvbench.rendering import MISSING, Heading, Record, Row, Shown
 from kvbench.rendering.csv import lines as csv_lines
 
 PARTS = ("measured", "95 % CI", "paper", "difference")
@@ -93,18 +93,18 @@ def _record(found: Sequence[Entry], mine: Sequence[Beside], experiment: Experime
         for key in dict.fromkeys(map(_column, published))
         for budget in dict.fromkeys(row.budget for row in published if _column(row) == key and row.budget)
     ]
-    grid: dict[str, dict[object, tuple[Cell, ...]]] = {_label(row): {} for row in published}
+    grid: dict[str, dict[object, tuple[Shown, ...]]] = {_label(row): {} for row in published}
     for pair in mine:
         row = pair.published
         for key, budget in heads:
             # What keeps everything has one value for all budgets.
             if key == _column(row) and row.budget in (None, budget):
                 grid[_label(row)][key, budget] = _cells(pair)
-    nothing = (Cell(),) * len(PARTS)  # the paper prints no value
+    nothing = (Shown(),) * len(PARTS)  # the paper prints no value
     rows = [Row(label, sum((row.get(head, nothing) for head in heads), ())) for label, row in grid.items()]
     title = reference.entry(experiment.paper, experiment.table)["title"]
     name = f"{experiment.paper} table {experiment.table}: {title}, {published[0].model}"
-    groups = [Group(f"{_heading(*key)}, {budget}", PARTS) for key, budget in heads]
+    groups = [Heading(f"{_heading(*key)}, {budget}", PARTS) for key, budget in heads]
     return Record(name, groups, rows, [LEGEND, *_notes(found, mine, experiment, store)], split=True)
 
 
@@ -121,23 +121,23 @@ def _label(row: reference.PublishedValue) -> str:
     return f"{row.method} {row.setting}".strip()
 
 
-def _cells(pair: Beside) -> tuple[Cell, ...]:
+def _cells(pair: Beside) -> tuple[Shown, ...]:
     """The four parts with the digits that the paper prints."""
     row, found = pair.published, pair.measured
     digits = len(row.value.partition(".")[2])
-    paper = Cell(row.value + (" !" if row.flag else ""), sort=row.number)
+    paper = Shown(row.value + (" !" if row.flag else ""), sort=row.number)
     if found is None:
-        return Cell(MISSING), Cell(), paper, Cell()
+        return Shown(MISSING), Shown(), paper, Shown()
     interval = (
         f"[{found.low:.{digits}f}, {found.high:.{digits}f}]" if math.isfinite(found.low) else "no interval"
     )
-    measured = Cell("n/a")
+    measured = Shown("n/a")
     if math.isfinite(found.value):
-        measured = Cell(f"{found.value:.{digits}f}", sort=found.value)
-    gap = Cell()
+        measured = Shown(f"{found.value:.{digits}f}", sort=found.value)
+    gap = Shown()
     if math.isfinite(pair.difference):
-        gap = Cell(f"{pair.difference:+.{digits}f}{'*' if pair.significant else ''}", sort=pair.difference)
-    return measured, Cell(interval), paper, gap
+        gap = Shown(f"{pair.difference:+.{digits}f}{'*' if pair.significant else ''}", sort=pair.difference)
+    return measured, Shown(interval), paper, gap
 
 
 def _notes(found: Sequence[Entry], mine: Sequence[Beside], experiment: Experiment, store: Path) -> list[str]:

@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 
 from kvbench.analysis.tables.shape import Column, Table, family, is_full
-from kvbench.rendering import MISSING, Cell, Group, Record, Row
+from kvbench.rendering import MISSING, Heading, Record, Row, Shown
 
 
 def record(item: Table) -> Record:
     """Methods down, benchmarks x budgets across, the methods of one capacity together."""
     blocks = groups(item.columns)
-    heads = [Group(block[0].heading, tuple(str(c.budget or "full") for c in block)) for block in blocks]
+    heads = [Heading(block[0].heading, tuple(str(c.budget or "full") for c in block)) for block in blocks]
     rows, previous = [], None
     for label in item.grid:
         cells = tuple(_cell(item, label, column) for block in blocks for column in block)
@@ -21,10 +21,10 @@ def record(item: Table) -> Record:
     return Record(item.model, heads, rows, [legend(item), *item.footer], even=True)
 
 
-def _cell(item: Table, label: str, column: Column) -> Cell:
+def _cell(item: Table, label: str, column: Column) -> Shown:
     value = item.grid[label][column]
     known = value.value is not None and math.isfinite(value.value)
-    return Cell(*parts(item, label, column), value.best, value.value if known else None)
+    return Shown(*parts(item, label, column), value.best, value.value if known else None)
 
 
 def parts(item: Table, label: str, column: Column) -> tuple[str, str, str]:
