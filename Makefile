@@ -29,8 +29,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt $(PAGES)
 	$(BIN)/python -m kvbench.embedded.sets
 	@touch $@
 
-table1: setup  ## Table 1: uncompressed and compressed at three budgets (PROFILE=paper: the papers' models)
-	@$(KVBENCH) run experiment=table1 profile=$(PROFILE) store=$(STORE)
+table1: setup  ## Table 1: uncompressed and compressed at three budgets (LIMIT=2: quick; PROFILE=paper: the papers' models)
+	@$(KVBENCH) run experiment=table1 profile=$(PROFILE) store=$(STORE) $(LIMIT:%=limit=%)
 	@$(KVBENCH) table store=$(STORE)
 	@$(KVBENCH) report store=$(STORE) overlays=2 figures=true
 

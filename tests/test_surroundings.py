@@ -269,3 +269,12 @@ def test_power_says_what_its_numbers_are(capsys):
     assert "unit of sd=0.3" in said and "100     0.08" in said
     assert main(["doctor", "--help"]) == 0
     assert "1 something is missing" in capsys.readouterr().out
+
+
+def test_an_experiments_needs_are_listed_and_a_dry_run_fetches_nothing(hub, capsys):
+    words = ["experiment=bacon_table1", "profile=paper"]
+    assert main(["doctor", *words]) == 1
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("model qwen2_vl_7b", "model internvl3_8b", "benchmark textcaps"))
+    assert main(["fetch", *words, "dry_run=true"]) == 1
+    assert capsys.readouterr().out == shown and not hub.exists()

@@ -15,7 +15,10 @@ def main(arguments: list[str]) -> int:
         epilog="exit codes: 0 all is here, 1 something is missing, 2 a mistake in the command.",
     )
     parser.add_argument(
-        "overrides", nargs="*", metavar="KEY=VALUE", help="model=A,B benchmark=C,D; every one when left out"
+        "overrides",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="model=A,B benchmark=C,D, or experiment=E profile=paper; every one when left out",
     )
     options = parser.known(arguments)
     from rich.console import Console

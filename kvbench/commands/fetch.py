@@ -12,10 +12,20 @@ def main(arguments: list[str]) -> int:
         prog="kvbench fetch",
         description="Download what models and benchmarks name; afterwards all runs with HF_HUB_OFFLINE=1.",
     )
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="model=A,B benchmark=C,D")
-    overrides = parser.known(arguments).overrides
-    if not any(word.startswith(("model=", "benchmark=")) for word in overrides):
-        raise UserError("name what to fetch, model=NAME or benchmark=NAME; `kvbench doctor` lists it all.")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="KEY=VALUE", help="model=A,B benchmark=C,D experiment=E profile=paper"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what is missing and how large it is")
+    options = parser.known(arguments)
+    overrides = options.overrides
+    if not any(word.startswith(("model=", "benchmark=", "experiment=")) for word in overrides):
+        raise UserError(
+            "name what to fetch, model=, benchmark= or experiment=NAME; `kvbench doctor` lists it all."
+        )
+    if options.dry_run:
+        from kvbench.commands import doctor
+
+        return doctor.main(overrides)
     from kvbench.setup import fetch
 
     chosen = resolved(overrides, every=False)

@@ -142,7 +142,7 @@ def _select(adapter, method: Method, observation: Observation, trace: bool) -> _
 
 
 def _prefill(adapter, inputs, methods: list[Method]) -> Prefill:
-    """What all methods need of the prompt; when memory runs out, again without what the compiled step has kept of the last sample."""
+    """What all methods need; when memory runs out, again without what the compiled step kept of the last."""
     extras = frozenset().union(*(m.extras for m in methods)) & EXTRAS
     window = max((m.window for m in methods), default=1)
     try:

@@ -123,11 +123,18 @@ def resolved(overrides: list[str], every: bool = True) -> dict[str, list[dict[st
     """Resolved configs of the models and benchmarks that overrides name, each a list A,B,C.
 
     A group that is not named: all of it when nothing else is (and ``every``), otherwise none. Other
-    overrides (benchmark.data=...) apply to all. Raises UserError for unknown names and keys.
+    overrides (benchmark.data=...) apply to all. With experiment=NAME: those of its jobs. Raises UserError
+    for unknown names and keys.
     """
-    from kvbench.planning import compose, shapes
+    from kvbench.planning import compose, plan, shapes
 
     compose.plug(overrides)
+    if any(word.startswith("experiment=") for word in overrides):
+        found: dict[str, dict[str, Any]] = {"model": {}, "benchmark": {}}
+        for job in plan.jobs(overrides):
+            for group, by_name in found.items():
+                by_name.setdefault(job.config[group]["name"], job.config[group])
+        return {group: list(by_name.values()) for group, by_name in found.items()}
     named: dict[str, list[str]] = {"model": [], "benchmark": []}
     others = []
     for word in overrides:

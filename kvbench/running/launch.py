@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,8 @@ def run(overrides: list[str], multirun: bool, command: list[str]) -> int:
         print(f"kvbench: {masking.mask(sentence)}", file=sys.stderr)
     if errors:
         return 2
+    if len(outcomes) == len(jobs) and not any(outcome.missing for outcome in outcomes):
+        _log(f"all is answered: `kvbench table store={shlex.quote(str(where))}` prints the scores")
     return 1 if len(outcomes) < len(jobs) or any(outcome.missing for outcome in outcomes) else 0
 
 

@@ -105,7 +105,7 @@ def generate(
 def run_job(job: Job, command: list[str], log: Callable[[str], None] = print) -> Outcome:
     """Compute what a job lacks and write its results.  Raises UserError when it cannot start or go on."""
     # A folder that is new stays so until all is loaded: no trace of a version that could not be.
-    ready = None if store.layout.journals(job.folder) else (_questions(job, log), _load(job))
+    ready = None if store.layout.journals(job.folder) else (_questions(job, log), _load(job, log))
     with store.Writer(job.journal, job.config["sync"]) as writer:
         for notice in writer.notices:
             log(notice)
@@ -220,7 +220,7 @@ def _generate_missing(
     if not pending and not _lost(job, writer, responses):
         _note(job, benchmark, every, responses, record)
         return 0, indices
-    adapter, methods = ready[1] if ready else _load(job)
+    adapter, methods = ready[1] if ready else _load(job, log)
     _note(job, benchmark, every, responses, record)
     run = _environment(job, command, adapter)
     record([store.run_record(run)])
@@ -282,12 +282,14 @@ def _note(
         record([store.size_record(job.group, job.limit, len(every))])
 
 
-def _load(job: Job) -> tuple[Any, dict[str, Any]]:
+def _load(job: Job, log: Callable[[str], None]) -> tuple[Any, dict[str, Any]]:
     """The model, and the methods by the digests of their cells, which go with it."""
     if sentence := doctor.headless(job.config["model"], job.specs.values()):
         raise UserError(sentence)
     offload = job.config["offload"]
     methods = {cell.digest: build_method(job.specs[cell.digest], cell.budget, offload) for cell in job.cells}
+    if store.canonical(job.config["model"]) not in _loaded:
+        log(f"loading {job.config['model']['name']}")
     adapter = load_model(job.config["model"])
     for method in methods.values():
         if getattr(method, "refresh", None) is not None:
