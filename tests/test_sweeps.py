@@ -153,3 +153,70 @@ def test_where_else_to_put_figures_and_report(tmp_path, monkeypatch, capsys, com
     (tmp_path / "file").write_text("")
     assert cli.main([command, f"store={tmp_path}/runs", "--out", str(tmp_path / "file" / "here")]) == 2
     assert f"with free space, {way_out};" in capsys.readouterr().err
+
+
+def test_every_launcher_key_reaches_slurm(grid, monkeypatch):
+    """What submitit is given with all keys of the launcher set; arrays are as long as the cluster takes."""
+    import submitit
+    import yaml
+
+    from kvbench.paths import conf_dir
+    from kvbench.running import slurm
+
+    given, arrays = {}, []
+
+    class Executor:
+        def __init__(self, **settings):
+            given.update(settings)
+
+        def update_parameters(self, **settings):
+            given.update(settings)
+
+        def map_array(self, work, left):
+            arrays.append(left)
+            return [Job(f"{100 * len(arrays)}_{place}") for place in range(len(left))]
+
+    class Job:
+        def __init__(self, name):
+            self.job_id = name
+
+    monkeypatch.setattr(submitit, "AutoExecutor", Executor)
+    monkeypatch.setattr(slurm, "_largest_array", lambda: 3)
+    monkeypatch.setattr(slurm.shutil, "which", lambda name: "/usr/bin/" + name)
+    waited = []
+    monkeypatch.setattr(slurm, "_wait", lambda array, name, cluster: waited.append(name))
+    words = {
+        "partition": "gpu", "account": "me", "qos": "high", "gpus": 2, "cpus": 4, "memory": 64, "minutes": 30,
+        "notice": 45, "requeues": 7, "parallel": 5, "setup": ["module load cuda"], "python": "/opt/python",
+        "prefix": ["apptainer", "exec", "my image.sif"], "extra": "{constraint: h100}", "wait": "true",
+        "cluster": "slurm",
+    }  # fmt: skip
+    file = conf_dir() / "launcher/slurm.yaml"
+    assert set(words) == set(yaml.safe_load(file.read_text())["launcher"]), "a key that no test sets"
+    lines = [f"launcher.{key}={str(value).replace(chr(39), chr(34))}" for key, value in words.items()]
+    fakes.kvbench("run", *grid, "shards=4", "launcher=slurm", *lines)
+    assert given["slurm_python"] == "apptainer exec 'my image.sif' /opt/python"
+    assert given["slurm_additional_parameters"] == {"requeue": True, "constraint": "h100"}
+    assert (given["slurm_partition"], given["slurm_account"], given["slurm_qos"]) == ("gpu", "me", "high")
+    assert (given["slurm_gpus_per_node"], given["cpus_per_task"], given["mem_gb"]) == (2, 4, 64)
+    assert (given["timeout_min"], given["slurm_signal_delay_s"], given["slurm_max_num_timeout"]) == (
+        30,
+        45,
+        7,
+    )
+    assert given["slurm_array_parallelism"] == 5 and given["slurm_setup"] == ["module load cuda"]
+    assert [len(array) for array in arrays] == [3, 3, 2] and waited == ["100,200,300"]
+
+
+def test_the_largest_array_is_read_from_slurm(monkeypatch):
+    from kvbench.running import slurm
+
+    monkeypatch.setattr(slurm.shutil, "which", lambda name: None)
+    assert slurm._largest_array() is None
+    monkeypatch.setattr(slurm.shutil, "which", lambda name: name)
+
+    class Told:
+        stdout = "MaxArraySize            = 1001\nMaxJobCount = 10000\n"
+
+    monkeypatch.setattr(slurm.subprocess, "run", lambda *_, **__: Told)
+    assert slurm._largest_array() == 1000

@@ -39,7 +39,10 @@ def for_hydra(overrides: list[str]) -> list[str]:
         if is_cell_axis(key) and (override.is_add() or override.is_force_add()):
             raise UserError(f"cannot read {override.input_line!r}: write {key}=VALUE, without +.")
         inside = is_cell_axis(key) or key.startswith(("model.", "benchmark."))
-        (inner if inside else others).append(override.input_line)
+        line = override.input_line
+        if key.startswith("launcher.extra") and not line.startswith("+"):
+            line = f"++{line}"  # a mapping of any keys, which Hydra lets nobody extend unasked
+        (inner if inside else others).append(line)
     return others + [_axes(inner)] if inner else others
 
 

@@ -7,6 +7,8 @@ from the store: without accounting Slurm cannot tell, and the journal is what co
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -69,7 +71,7 @@ class SlurmLauncher(Launcher):
             folder = Path(self.config.store) / "slurm"
             executor = _executor(settings, folder)
             array = _submit(executor, Work(shared, self.command), left)
-            name = str(array[0].job_id).partition("_")[0]
+            name = ",".join(dict.fromkeys(str(job.job_id).partition("_")[0] for job in array))
             print(
                 f"Slurm job {name}: {counted(len(array), 'job')} in the array, logs in {folder}",
                 file=sys.stderr,
@@ -94,7 +96,10 @@ def _executor(settings: dict[str, Any], folder: Path) -> Any:
             "use launcher=basic or launcher=joblib."
         )
     executor = submitit.AutoExecutor(
-        folder=folder, cluster=cluster, slurm_max_num_timeout=settings["requeues"]
+        folder=folder,
+        cluster=cluster,
+        slurm_max_num_timeout=settings["requeues"],
+        slurm_python=shlex.join([*settings["prefix"], settings["python"] or sys.executable]),
     )
     slurm = {
         "slurm_partition": settings["partition"],
@@ -117,17 +122,28 @@ def _executor(settings: dict[str, Any], folder: Path) -> Any:
 
 
 def _submit(executor: Any, work: Work, left: list[list[str]]) -> list[Any]:
-    """The array's jobs. Raises UserError with Slurm's own words when it refuses them."""
+    """The jobs, in as many arrays as the cluster's limit asks for. Raises UserError where Slurm refuses."""
     from submitit.core.utils import FailedJobError
 
+    most = _largest_array() or len(left)
     try:
-        return executor.map_array(work, left)
+        parts = [left[start : start + most] for start in range(0, len(left), most)]
+        return [job for part in parts for job in executor.map_array(work, part)]
     except FailedJobError as error:
         why = " ".join(str(error).split()).removeprefix("sbatch: error: ")
         raise UserError(
             f"Slurm did not take the jobs ({why}): correct launcher.partition or launcher.account, "
             "or use launcher=basic or launcher=joblib."
         ) from error
+
+
+def _largest_array() -> int | None:
+    """Jobs that Slurm takes in one array; None: not known. MaxArraySize is the first index that it refuses."""
+    if shutil.which("scontrol") is None:
+        return None
+    told = subprocess.run(["scontrol", "show", "config"], capture_output=True, text=True).stdout
+    found = re.search(r"^MaxArraySize\s*=\s*(\d+)", told, re.MULTILINE)
+    return max(1, int(found[1]) - 1) if found else None
 
 
 def _wait(array: list[Any], name: str, cluster: str) -> None:
