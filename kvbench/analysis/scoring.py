@@ -21,7 +21,7 @@ import orjson
 
 from kvbench.analysis import Missing
 from kvbench.analysis.results import results_csv
-from kvbench.benchmarks import fidelity, fit
+from kvbench.benchmarks import fidelity, fit, folder
 from kvbench.benchmarks.base import Benchmark, Scores, listed
 from kvbench.benchmarks.captions import java
 from kvbench.errors import UserError, first_line
@@ -48,7 +48,8 @@ _VERSION = 3  # raise when the meaning of a score changes: every cell is then sc
 
 def benchmark_config(cell: Cell) -> dict[str, Any]:
     """The benchmark's full config: what names the cell, as stored, and the metrics from conf/benchmark."""
-    return {**benchmark_file(cell.benchmark), **cell.config["benchmark"]}
+    config = {**benchmark_file(cell.benchmark), **cell.config["benchmark"]}
+    return config | folder.scoring(config["score"]) if config.get("kind") == "folder" else config
 
 
 def groups(found: Iterable[Cell]) -> dict[tuple[Any, ...], list[Cell]]:

@@ -17,7 +17,7 @@ from kvbench.errors import UserError
 
 __all__ = ["Benchmark", "Sample", "Scores", "load"]
 
-KINDS = ("lmms_eval", "documents", "longbench")
+KINDS = ("lmms_eval", "documents", "longbench", "folder")
 
 
 def load(cfg: Mapping[str, Any]) -> Benchmark:
@@ -29,7 +29,7 @@ def load(cfg: Mapping[str, Any]) -> Benchmark:
     if kind not in KINDS:
         raise UserError(
             f"benchmark {cfg.get('name')!r} has the unknown kind {kind!r}: set kind to lmms_eval,"
-            " longbench or documents."
+            " longbench, documents or folder."
         )
     if not cfg.get("metric"):  # a store holds what names a cell, which its metric does not
         name = cfg.get("name")
@@ -40,6 +40,10 @@ def load(cfg: Mapping[str, Any]) -> Benchmark:
         from kvbench.benchmarks.lmms import LmmsBenchmark
 
         return LmmsBenchmark(cfg)
+    if kind == "folder":
+        from kvbench.benchmarks.folder import FolderBenchmark
+
+        return FolderBenchmark(cfg)
     if kind == "documents":
         from kvbench.benchmarks.documents import DocumentsBenchmark
 

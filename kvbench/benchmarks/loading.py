@@ -180,7 +180,7 @@ def known_size(cfg: Mapping[str, Any]) -> int | None:
     if subset.startswith(("first_", "last_", "random_")):
         return int(subset.partition("_")[2]) if subset.partition("_")[2].isdigit() else None
     data = str(cfg.get("data") or "sets")
-    if subset != "full" or cfg.get("kind") == "documents":
+    if subset != "full" or cfg.get("kind") in ("documents", "folder"):
         return None
     if data == "micro":
         from kvbench.benchmarks import micro

@@ -57,13 +57,49 @@ def test_a_large_key_is_kept():
 '''
 
 
+BENCHMARK = """# Questions of {folder}.
+defaults:
+  - folder
+  - _self_
+name: {name}
+data: {folder}
+metric: {metric}
+"""
+
+
 def main(arguments: list[str]) -> int:
-    parser = Parser(prog="kvbench new", description="Write a file of your own to begin with, and its test.")
-    parser.add_argument("words", nargs="*", metavar="method NAME", help="a score, in NAME.py of this folder")
-    words = parser.known(arguments).words
-    if len(words) != 2 or words[0] != "method":
-        raise UserError("kvbench new writes a method: kvbench new method NAME.")
-    name = words[1]
+    parser = Parser(prog="kvbench new", description="Write a file of your own to begin with.")
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="method NAME | benchmark DIR",
+        help="a score, in NAME.py of this folder, and its test; or the config of a folder of questions",
+    )
+    parser.add_argument("--metric", default="anls", help="of the benchmark (default: anls)")
+    options = parser.known(arguments)
+    kind, *names = options.words or [""]
+    if kind not in ("method", "benchmark") or len(names) != 1:
+        raise UserError("name what to write: kvbench new method NAME, or kvbench new benchmark DIR.")
+    return _method(names[0]) if kind == "method" else _benchmark(Path(names[0]), options.metric)
+
+
+def _benchmark(folder: Path, metric: str) -> int:
+    from kvbench.benchmarks.folder import FolderBenchmark
+    from kvbench.paths import conf_dir
+
+    name = re.sub(r"[^a-z0-9]+", "_", folder.resolve().name.lower()).strip("_")
+    file = conf_dir() / "benchmark" / f"{name}.yaml"
+    if file.exists():
+        raise UserError(f"{file} is there already: rename {folder}.")
+    config = {"name": name, "data": str(folder), "metric": metric, "max_new_tokens": 64}
+    count = FolderBenchmark(config).size()
+    file.write_text(BENCHMARK.format(folder=folder.resolve(), name=name, metric=metric), encoding="utf-8")
+    print(f"wrote {file}, {count} questions:")
+    print(f"  kvbench run -m benchmark={name} method=fullkv,snapkv budget=64 limit=10 store=runs/{name}")
+    return DONE
+
+
+def _method(name: str) -> int:
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
         raise UserError(f"{name!r} is no name for a method: use small letters, digits and _, as in my_score.")
     from kvbench.methods import registry

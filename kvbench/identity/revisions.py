@@ -108,7 +108,11 @@ def data(name: str) -> str | None:
     if not root.is_dir():
         return None
     texts = [*root.glob("index.json"), *root.glob("texts/*.txt")]  # a folder laid out as documents_mini's
-    return _digest(root, sorted(texts), sorted(root.rglob("*.parquet")))
+    large = list(root.rglob("*.parquet"))
+    if rows := [path for path in root.iterdir() if path.suffix in (".jsonl", ".csv")]:  # of benchmark=folder
+        texts += rows
+        large += [path for path in root.rglob("*") if path.is_file() and path not in rows]
+    return _digest(root, sorted(texts), sorted(set(large)))
 
 
 def last_part(text: str | None) -> str:

@@ -138,7 +138,7 @@ def _submit(executor: Any, work: Work, left: list[list[str]]) -> list[Any]:
 
 
 def _largest_array() -> int | None:
-    """Jobs that Slurm takes in one array; None: not known. MaxArraySize is the first index that it refuses."""
+    """Jobs that Slurm takes in one array; None: not known. MaxArraySize is the first that it refuses."""
     if shutil.which("scontrol") is None:
         return None
     told = subprocess.run(["scontrol", "show", "config"], capture_output=True, text=True).stdout

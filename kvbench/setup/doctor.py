@@ -80,6 +80,13 @@ def benchmark(cfg: Mapping[str, Any]) -> list[Need]:
 
 
 def _data(of: str, name: str, data: str, cfg: Mapping[str, Any]) -> Need:
+    if cfg.get("kind") == "folder":
+        from kvbench.benchmarks.folder import FolderBenchmark
+
+        try:
+            return Need(of, f"data: {FolderBenchmark(cfg).size()} rows in {data}", True)
+        except UserError as error:
+            return Need(of, str(error), False)
     if data in ("micro", "package"):
         return Need(of, f"data: {data}, made here when needed", True)
     if data == "sets" or paths.is_folder(data):

@@ -11,7 +11,7 @@ from kvbench.analysis.resampling import FEWEST, ROUGH
 from kvbench.analysis.results import Entry
 from kvbench.analysis.tables import fill, rounding
 from kvbench.analysis.tables.shape import Table
-from kvbench.errors import first_line
+from kvbench.errors import UserError, first_line
 from kvbench.rendering import MISSING
 from kvbench.store import earlier, every_cell, load_folder
 from kvbench.support.words import counted
@@ -140,7 +140,10 @@ def failed(mine: Sequence[Entry]) -> list[str]:
     read = cache(load_folder)
     lines = []
     for entry in (entry for entry in mine if entry.scores is None):
-        records = read(entry.cell.folder).failed(entry.cell.digest)
+        try:
+            records = read(entry.cell.folder).failed(entry.cell.digest)
+        except UserError:
+            continue  # a damaged journal, of which scoring has spoken
         for index, record in sorted(records.items()):
             own = record["error"]["type"] == "MethodError"
             if own or record.get("permanent"):
