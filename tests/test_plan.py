@@ -67,7 +67,19 @@ MODEL_IDENTITY = frozenset(
     }
 )
 BENCHMARK_IDENTITY = frozenset(
-    {"name", "kind", "task", "data", "revision", "max_new_tokens", "until", "prompt", "wording"}
+    {
+        "name",
+        "kind",
+        "task",
+        "data",
+        "revision",
+        "max_new_tokens",
+        "until",
+        "prompt",
+        "wording",
+        "score",
+        "suffix",
+    }
     | {"chat_template", "max_prompt_tokens", "page_pixels"}
     | {"subset", "frames", "video_folder", "video_column", "config"}
 )
