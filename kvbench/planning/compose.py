@@ -240,9 +240,11 @@ def unknown_key(key: str, known: list[str] | None = None) -> UserError:
     """The sentence for a misspelt key."""
     if key == "profile":
         return UserError("profile= chooses among an experiment's models: name one, as in experiment=table1.")
+    if key in _launcher_keys():
+        return UserError(f"{key} is a setting of launcher=slurm: add that, or leave the key out.")
     if known is None:
         known = sorted({*RunConfig.__dataclass_fields__, "experiment", "profile"} - {"axes"})
-        known += [f"launcher.{key}" for key in _launcher_keys()]
+        known += _launcher_keys()
         try:
             config = plain(compose([]), resolve=False)
             known += flat_keys({group: config[group] for group in ("model", "benchmark")})
@@ -252,9 +254,9 @@ def unknown_key(key: str, known: list[str] | None = None) -> UserError:
 
 
 def _launcher_keys() -> list[str]:
-    """Settings of the launchers, of whichever file has them."""
+    """Settings of the launchers, of whichever file has them, as ``launcher.KEY``."""
     files = sorted((paths.conf_dir() / "launcher").glob("*.yaml"))
-    return sorted({key for path in files for key in OmegaConf.load(path).get("launcher", {})})
+    return sorted({f"launcher.{key}" for path in files for key in OmegaConf.load(path).get("launcher", {})})
 
 
 def flat_keys(config: dict[str, Any], prefix: str = "") -> list[str]:
