@@ -346,3 +346,10 @@ def test_other_weights_or_sets_are_other_cells(monkeypatch):
     found.append(digest())
     monkeypatch.undo()
     assert digest() == found[0] and len(set(found)) == 3
+
+
+def test_a_key_of_another_launcher_is_told_so(capsys):
+    from kvbench.cli import main
+
+    assert main(["plan", "launcher.setup=[x]"]) == 2
+    assert "launcher.setup is a setting of launcher=slurm" in capsys.readouterr().err
